@@ -1,0 +1,69 @@
+#include "base/error.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+static const char *const status_names[] = {
+    [DI_OK] = "ok",
+    [DI_ERR_INVALID] = "invalid",
+    [DI_ERR_FORMAT] = "format",
+    [DI_ERR_UNSUPPORTED] = "unsupported",
+    [DI_ERR_NOT_FOUND] = "not_found",
+    [DI_ERR_LIMIT] = "limit",
+    [DI_ERR_MEMORY] = "memory",
+    [DI_ERR_IO] = "io",
+    [DI_ERR_CANCELLED] = "cancelled",
+    [DI_ERR_INTERNAL] = "internal",
+};
+
+const char *di_status_name(di_status status)
+{
+    size_t i = (size_t)status;
+    return i < sizeof status_names / sizeof *status_names ? status_names[i] : "unknown";
+}
+
+const char *di_version(void)
+{
+    return DI_VERSION_STRING;
+}
+
+/* Drop a character that snprintf cut in the middle: walk back over continuation bytes to its first byte. */
+static void cut_at_character(char *s, size_t cap)
+{
+    size_t n = strlen(s);
+    if (n + 1 < cap)
+        return;
+    size_t i = n;
+    while (i > 0 && ((unsigned char)s[i - 1] & 0xC0) == 0x80)
+        i--;
+    if (i == 0 || (unsigned char)s[i - 1] < 0xC0)
+        return;
+    unsigned char lead = (unsigned char)s[i - 1];
+    size_t need = lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : 2;
+    if (n - (i - 1) < need)
+        s[i - 1] = 0;
+}
+
+di_status di_fail(di_error *err, di_status code, const char *where, const char *fmt, ...)
+{
+    if (!err)
+        return code;
+    err->code = code;
+    snprintf(err->where, sizeof err->where, "%s", where ? where : "");
+    cut_at_character(err->where, sizeof err->where);
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(err->message, sizeof err->message, fmt, ap);
+    va_end(ap);
+    cut_at_character(err->message, sizeof err->message);
+    return code;
+}
+
+void di_error_at(di_error *err, const char *where)
+{
+    if (!err || err->where[0] || !where)
+        return;
+    snprintf(err->where, sizeof err->where, "%s", where);
+    cut_at_character(err->where, sizeof err->where);
+}

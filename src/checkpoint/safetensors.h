@@ -1,0 +1,43 @@
+/* safetensors files: hostile until checked. A file is memory-mapped; only its header is read at open, tensor bytes when touched. */
+#ifndef DI_CHECKPOINT_SAFETENSORS_H
+#define DI_CHECKPOINT_SAFETENSORS_H
+
+#include "base/str.h"
+
+enum di_dtype { DI_DT_BOOL, DI_DT_U8, DI_DT_I8, DI_DT_F8_E4M3, DI_DT_F8_E8M0, DI_DT_I16, DI_DT_U16, DI_DT_F16, DI_DT_BF16, DI_DT_I32,
+                DI_DT_U32, DI_DT_F32, DI_DT_I64, DI_DT_U64, DI_DT_F64, DI_DT_COUNT };
+size_t di_dtype_bytes(enum di_dtype t);
+const char *di_dtype_name(enum di_dtype t); /* the string of the file format: "BF16", "F8_E4M3", ... */
+
+#define DI_MAX_DIMS 6
+
+struct di_tensor {
+    struct di_str name;
+    enum di_dtype dtype;
+    int ndim;
+    int64_t shape[DI_MAX_DIMS];
+    const uint8_t *data; /* in the mapping; naturally aligned only if the file says so: read with memcpy or check */
+    size_t bytes;
+};
+
+struct di_safetensors {
+    char *path;
+    const uint8_t *map;
+    size_t map_bytes, data_start;
+    struct di_tensor *tensors; /* sorted by name */
+    size_t count;
+    struct di_arena arena;
+};
+
+/* Checks everything of the format: header length against the file, JSON, dtypes, shapes (overflow), offsets inside the data, sizes equal to
+ * shape x dtype, no overlap, no hole, no duplicate name. Each failure has its own sentence and names file and tensor. */
+di_status di_safetensors_open(const char *path, struct di_safetensors *st, di_error *err);
+void di_safetensors_close(struct di_safetensors *st);
+/* By binary search; NULL if absent. */
+const struct di_tensor *di_safetensors_find(const struct di_safetensors *st, const char *name);
+
+/* Write a file with the given tensors in the given order (name, dtype, shape and data of each; names need not be sorted). Written to a
+ * temporary name beside `path` and renamed, so that a reader never sees half a file. */
+di_status di_safetensors_write(const char *path, const struct di_tensor *tensors, size_t count, di_error *err);
+
+#endif
