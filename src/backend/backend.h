@@ -1,0 +1,382 @@
+/* The op table: everything a processor must do for the network. src/model writes the forward pass once against it; the portable reference
+ * (cpu/ref_*.c) implements every op in the plainest way and is the oracle of the fast ones.
+ *
+ * Conventions
+ *  - Every op takes the back end and one descriptor. Arrays are row-major; [m, k] means m rows of k values, stride k unless `ld` says more.
+ *  - "act" arrays hold activations in the back end's own type: ops->act_bytes per value (CPU: fp32 that carries bf16 values when
+ *    numerics.bf16 is set). Arrays typed float are fp32 on every back end.
+ *  - "B" marks a rounding to bf16 (spec/model.md §4.3). It is done only when numerics.bf16 is set; otherwise the fp32 value is kept.
+ *  - A row's result depends on that row (and its request's cache) only: never on m, the other rows, or the number of threads.
+ *  - Ops cannot fail: the model checked the arguments, scratch was allocated at creation. A device fault is latched and returned by sync.
+ *  - Outputs must not alias inputs unless the descriptor allows it. */
+#ifndef DI_BACKEND_BACKEND_H
+#define DI_BACKEND_BACKEND_H
+
+#include "checkpoint/config.h"
+
+/* Which roundings and quantisers are applied (spec/model.md §4.2). Modes of `--numerics`. */
+struct di_numerics {
+    bool bf16;     /* every B of spec §4.3 */
+    bool q_cache;  /* class M: window Q8, compressed Q4s, index keys and queries Q4e; caches are packed */
+    bool q_linear; /* class R: Q8 on the input of every FP8/FP4 linear */
+    bool q_wo_a;   /* Q8 also on wo_a's input */
+};
+/* "bf16" (default), "bf16-woa8", "f32r", "f32", "f32-noquant". False for an unknown name. */
+bool di_numerics_by_name(const char *name, struct di_numerics *out);
+
+/* ---------------------------------------------------------------- weights */
+
+enum di_wtype {
+    DI_W_BF16,       /* [n, k] bf16 */
+    DI_W_FP8_TILE32, /* [n, k] e4m3, scale e8m0 [n/32, k/32] */
+    DI_W_FP4_ROW32   /* [n, k/2] two e2m1 a byte (even k low), scale e8m0 [n, k/32] */
+};
+
+/* One matrix. With groups > 1 output rows [g*n/groups, (g+1)*n/groups) read input columns [g*k, (g+1)*k): wo_a. */
+struct di_weight {
+    enum di_wtype type;
+    int n, k, groups;
+    const uint8_t *data, *scale; /* checkpoint bytes (mapped file); not needed any more once packed */
+    void *packed;                /* the back end's own layout, or NULL if it reads `data` */
+};
+struct di_expert {
+    struct di_weight w1, w3, w2; /* gate, up [f, d]; down [d, f] */
+};
+
+/* ---------------------------------------------------------------- rows and cached state */
+
+/* Rows of one request in one step, consecutive in the row list and in position. */
+struct di_chunk {
+    int slot, row0, n;
+    int32_t pos0; /* absolute position of the first row; contexts are below 2^31 */
+};
+struct di_rows {
+    int m, n_chunks;
+    const struct di_chunk *chunks;
+    const int32_t *pos;          /* [m] */
+    const int32_t *chunk;        /* [m] index into chunks */
+    const int32_t *window_floor; /* [m] first visible window position of bounded replay (spec §8), NULL = 0 everywhere */
+};
+
+/* Shape of the cached state. G: blocks of 64 tokens, each with the compressed rows and the index-key rows of every KV source. S: per slot, a
+ * ring of window rows for each layer and a ring of raw kv/gate rows for each ratio-2 source; slot of a ring = position mod rows. */
+#define DI_BLOCK_TOKENS 64
+#define DI_RING_ROWS 144 /* 128 + 2*5 + 1 rounded up (spec/dspark.md §4.2); only its last `sliding_window` rows are ever read */
+#define DI_TAIL_ROWS 8
+struct di_kv_layout {
+    int d, di;                                             /* head_dim, index_head_dim */
+    size_t window_row_bytes, comp_row_bytes, key_row_bytes; /* packed (528, 288, 68 at full size) or fp32 without q_cache */
+    int ring_layers;
+    int n_sources, ratio[DI_MAX_SOURCES], tail[DI_MAX_SOURCES]; /* tail: index of a ratio-2 source among them, else -1 */
+    size_t comp_offset[DI_MAX_SOURCES], key_offset[DI_MAX_SOURCES], block_bytes;
+    size_t ring_bytes, tail_bytes; /* of one slot */
+    int n_tails;
+};
+struct di_kv {
+    const struct di_kv_layout *layout;
+    uint8_t *blocks;            /* pool: block b at blocks + b * block_bytes */
+    uint8_t *const *ring;       /* [slots] */
+    float *const *tail;         /* [slots]: [n_tails][DI_TAIL_ROWS][2][d]: kv, then gate */
+    const int32_t *const *pages; /* [slots][position / 64] -> block */
+};
+void di_kv_layout_init(struct di_kv_layout *l, const struct di_config *c, struct di_numerics num);
+
+static inline uint8_t *di_kv_window_row(const struct di_kv *kv, int slot, int layer, int32_t pos)
+{
+    const struct di_kv_layout *l = kv->layout;
+    return kv->ring[slot] + ((size_t)layer * DI_RING_ROWS + (size_t)pos % DI_RING_ROWS) * l->window_row_bytes;
+}
+static inline float *di_kv_tail_row(const struct di_kv *kv, int slot, int tail, int32_t pos)
+{
+    return kv->tail[slot] + ((size_t)tail * DI_TAIL_ROWS + (size_t)pos % DI_TAIL_ROWS) * 2 * (size_t)kv->layout->d;
+}
+/* Block that holds group j of a source, and the group's row number in it. */
+static inline uint8_t *di_kv_block(const struct di_kv *kv, int slot, int src, int32_t j, size_t *row)
+{
+    int per_block = DI_BLOCK_TOKENS / kv->layout->ratio[src];
+    *row = (size_t)(j % per_block);
+    return kv->blocks + (size_t)kv->pages[slot][j / per_block] * kv->layout->block_bytes;
+}
+static inline uint8_t *di_kv_comp_row(const struct di_kv *kv, int slot, int src, int32_t j)
+{
+    size_t row;
+    uint8_t *b = di_kv_block(kv, slot, src, j, &row);
+    return b + kv->layout->comp_offset[src] + row * kv->layout->comp_row_bytes;
+}
+static inline uint8_t *di_kv_key_row(const struct di_kv *kv, int slot, int src, int32_t j)
+{
+    size_t row;
+    uint8_t *b = di_kv_block(kv, slot, src, j, &row);
+    return b + kv->layout->key_offset[src] + row * kv->layout->key_row_bytes;
+}
+
+/* ---------------------------------------------------------------- descriptors */
+
+/* x[i, s, :] = table[ids[i], :] for every stream s (spec §5.1). */
+struct di_op_embed {
+    int m, streams, d;
+    const int32_t *ids;
+    const uint8_t *table; /* bf16 [vocab, d] */
+    void *x;              /* act [m, streams, d] */
+};
+/* y = B(x * rsqrt(mean(x^2) + eps) * w), w bf16. y may be x. */
+struct di_op_rmsnorm {
+    int m, d;
+    float eps;
+    const void *x; /* act [m, d] */
+    const uint8_t *w;
+    void *y;
+};
+/* HCMIX (spec §5.2): the three mixing results of a site from the streams. */
+struct di_op_hc_mix {
+    int m, streams, d, iters;
+    float eps, norm_eps;
+    const void *x;                 /* act [m, streams, d] */
+    const float *fn, *base, *scale; /* [(2+S)*S, S*d], [(2+S)*S], [3] */
+    float *pre, *post, *comb;      /* [m, S], [m, S], [m, S, S] (row = source) */
+};
+/* u = B(sum_s pre[s] x[s]); y = B(rmsnorm(u) * w). */
+struct di_op_hc_norm {
+    int m, streams, d;
+    float eps;
+    const void *x;
+    const float *pre;
+    const uint8_t *w;
+    void *y; /* act [m, d] */
+};
+/* x[k] = B(post[k]*o + sum_j comb[j,k] x[j]), in place. */
+struct di_op_hc_expand {
+    int m, streams, d;
+    void *x;
+    const float *post, *comb;
+    const void *o; /* act [m, d] */
+};
+/* y = B(mean_s x[s]) : a DSpark tap (spec Appendix A); y has row stride ld. */
+struct di_op_hc_mean {
+    int m, streams, d;
+    const void *x;
+    void *y;
+    int ld;
+};
+/* y = Q8 values of x, blocks of 32 along k (class R); y may be x. */
+struct di_op_quant8 {
+    int m, k;
+    const void *x;
+    void *y;
+};
+/* y[i, n] = sum_k x[i, k] w[n, k] in fp32. Input [m, groups*k]. out_f32: y is float, unrounded; else act, B. */
+struct di_op_linear {
+    int m;
+    const struct di_weight *w;
+    const void *x;
+    void *y;
+    bool out_f32;
+};
+/* cos/sin of fl32(fl32(pos) * freq[i]) (spec §5.4). */
+struct di_op_rope_angles {
+    int m, half;
+    const int32_t *pos;
+    const float *freq; /* [half] */
+    float *cos, *sin;  /* [m, half] */
+};
+/* Rotate the last 2*half channels of each head, interleaved pairs, B; inverse = conjugate. In place. cos/sin [m, half]. */
+struct di_op_rope {
+    int m, heads, d, half;
+    bool inverse;
+    void *x; /* act [m, heads, d] */
+    const float *cos, *sin;
+};
+/* Window KV of this step's rows: rmsnorm * w (B), RoPE (B), Q8 -> packed rows (spec §5.3.4). */
+struct di_op_window_store {
+    int m, d, half;
+    float eps;
+    const void *kv; /* act [m, d] = wkv output */
+    const uint8_t *w;
+    const float *cos, *sin;
+    uint8_t *rows; /* [m][window_row_bytes] */
+};
+/* After attention of a layer: copy the last min(n, DI_RING_ROWS) packed rows of every chunk into the rings (spec §7.2). */
+struct di_op_window_commit {
+    const struct di_rows *rows;
+    const struct di_kv *kv;
+    int layer;
+    const uint8_t *window_new;
+};
+/* Pooled latents of the groups that this step closes (spec §5.6): latent = B(rmsnorm(B(pool)) * w). ratio 1: pool = kv (act). ratio 2: softmax
+ * over the gates of the two members per channel; the even member comes from this step or from the tail ring. */
+struct di_op_compress {
+    int n_closed;
+    const int32_t *closed; /* [n_closed] rows whose token closes a group */
+    const struct di_rows *rows;
+    const struct di_kv *kv;
+    int src, d;
+    float eps;
+    const void *kv_act;       /* ratio 1: act [m, d] */
+    const float *kv_f32, *gate; /* ratio 2: fp32 [m, d] */
+    const uint8_t *w;
+    void *latent; /* act [n_closed, d] */
+};
+/* Keep the last DI_TAIL_ROWS raw kv/gate rows of every chunk (ratio-2 sources). */
+struct di_op_tail_commit {
+    const struct di_rows *rows;
+    const struct di_kv *kv;
+    int src, d;
+    const float *kv_f32, *gate;
+};
+/* Index keys of closed groups: rmsnorm * w (B), RoPE at the group's first position (B), Q4e -> key rows. */
+struct di_op_key_store {
+    int n_closed, d, half;
+    const int32_t *closed;
+    const struct di_rows *rows;
+    const struct di_kv *kv;
+    int src;
+    float eps;
+    const void *k; /* act [n_closed, d] = wk * latent */
+    const uint8_t *w;
+    const float *cos, *sin; /* [n_closed, half] */
+};
+/* Compressed KV of closed groups: RoPE (B), Q4s -> compressed rows. Reads latent, does not change it. */
+struct di_op_comp_store {
+    int n_closed, d, half;
+    const int32_t *closed;
+    const struct di_rows *rows;
+    const struct di_kv *kv;
+    int src;
+    const void *latent;
+    const float *cos, *sin;
+};
+/* Indexer query: RoPE (B) on the last 2*half of each head, then Q4e values; in place. */
+struct di_op_index_query {
+    int m, heads, d, half;
+    void *q; /* act [m, heads, d] */
+    const float *cos, *sin;
+};
+enum di_candidates { DI_CAND_NONE, DI_CAND_PRODUCE, DI_CAND_FILTER };
+/* Scores and two-level top-k (spec §5.7 steps 3-8). Row at p sees groups j < (p+1)/ratio. Lists ascend; equal scores: lower index first. */
+struct di_op_index_select {
+    int m, heads, d, topk, src;
+    const struct di_rows *rows;
+    const struct di_kv *kv;
+    const void *q, *w; /* act [m, heads, d], act [m, heads] (scaled by 1/sqrt(d*heads), B) */
+    int32_t *sel, *sel_n; /* [m, topk], [m] */
+    enum di_candidates mode;
+    int cand_blocks, cand_block_size;
+    int32_t *cand, *cand_n; /* [m, cand_blocks] ascending, [m] */
+    float *scores;          /* tests only, or NULL: [m, scores_ld], -1e30 where not allowed */
+    int64_t scores_ld;
+};
+/* Core attention with sink over window and selected compressed rows (spec §5.5), B. K = V. */
+struct di_op_attention {
+    int m, heads, d, window, layer, src; /* src -1: window only */
+    float scale;
+    const struct di_rows *rows;
+    const struct di_kv *kv;
+    const uint8_t *window_new; /* packed rows of this step */
+    const int32_t *sel, *sel_n; /* [m, sel_ld], [m] */
+    int sel_ld;
+    const void *q;     /* act [m, heads, d] */
+    const float *sink; /* [heads] */
+    void *o;           /* act [m, heads, d] */
+};
+/* Router (spec §5.8), fp32: k experts with the largest sqrt(softplus(l)) + bias, ties to the lower id; ids ascend;
+ * weights = score / (sum + 1e-20) * scale. */
+struct di_op_router {
+    int m, d, experts, k;
+    float scale;
+    const void *x;             /* act [m, d] */
+    const struct di_weight *w; /* bf16 [experts, d] */
+    const float *bias, *bias_vl; /* [experts]; bias_vl for rows whose is_image is set */
+    const uint8_t *is_image;   /* [m] or NULL */
+    int32_t *ids;              /* [m, k] */
+    float *weights;            /* [m, k] */
+};
+/* Experts (spec §5.8). x is quantised already if q_linear. Sum over slots in slot order in fp32, shared last, one B. */
+struct di_op_moe {
+    int m, d, f, k;
+    float limit;
+    const void *x;
+    const int32_t *ids;
+    const float *weights;
+    const struct di_expert *experts, *shared;
+    void *y; /* act [m, d] */
+};
+/* e[i, c*hd ..] = dequantised table row idx[i, c] (e4m3, e8m0 per 32). idx is 64-bit because byte offsets pass 2^32. */
+struct di_op_engram_gather {
+    int m, cols, hd;
+    const int64_t *idx; /* [m, cols], -1 = zeros */
+    const uint8_t *table, *scale;
+    void *e; /* act [m, cols*hd] */
+};
+/* Gate and add (spec §5.9 steps 3-5), in place on x. kv = act [m, (S+1)*d]: S keys, then the value. qk = qw*kw fp32 [S, d]. */
+struct di_op_engram_gate {
+    int m, streams, d;
+    float eps;
+    void *x;
+    const void *kv;
+    const float *qk;
+    const uint8_t *skip; /* [m] rows with gate 0 (image tokens), or NULL */
+};
+
+/* ---------------------------------------------------------------- the table */
+
+struct di_backend;
+struct di_ops {
+    const char *name;
+    size_t act_bytes;
+    /* Bytes of the packed form (0: the back end reads the checkpoint bytes), and packing into dst (64-byte aligned), which sets w->packed. */
+    size_t (*weight_bytes)(const struct di_backend *be, const struct di_weight *w);
+    void (*weight_pack)(struct di_backend *be, struct di_weight *w, void *dst);
+    void (*embed)(struct di_backend *be, const struct di_op_embed *d);
+    void (*rmsnorm)(struct di_backend *be, const struct di_op_rmsnorm *d);
+    void (*hc_mix)(struct di_backend *be, const struct di_op_hc_mix *d);
+    void (*hc_norm)(struct di_backend *be, const struct di_op_hc_norm *d);
+    void (*hc_expand)(struct di_backend *be, const struct di_op_hc_expand *d);
+    void (*hc_mean)(struct di_backend *be, const struct di_op_hc_mean *d);
+    void (*quant8)(struct di_backend *be, const struct di_op_quant8 *d);
+    void (*linear)(struct di_backend *be, const struct di_op_linear *d);
+    void (*rope_angles)(struct di_backend *be, const struct di_op_rope_angles *d);
+    void (*rope)(struct di_backend *be, const struct di_op_rope *d);
+    void (*window_store)(struct di_backend *be, const struct di_op_window_store *d);
+    void (*window_commit)(struct di_backend *be, const struct di_op_window_commit *d);
+    void (*compress)(struct di_backend *be, const struct di_op_compress *d);
+    void (*tail_commit)(struct di_backend *be, const struct di_op_tail_commit *d);
+    void (*key_store)(struct di_backend *be, const struct di_op_key_store *d);
+    void (*comp_store)(struct di_backend *be, const struct di_op_comp_store *d);
+    void (*index_query)(struct di_backend *be, const struct di_op_index_query *d);
+    void (*index_select)(struct di_backend *be, const struct di_op_index_select *d);
+    void (*attention)(struct di_backend *be, const struct di_op_attention *d);
+    void (*router)(struct di_backend *be, const struct di_op_router *d);
+    void (*moe)(struct di_backend *be, const struct di_op_moe *d);
+    void (*engram_gather)(struct di_backend *be, const struct di_op_engram_gather *d);
+    void (*engram_gate)(struct di_backend *be, const struct di_op_engram_gate *d);
+    void (*destroy)(struct di_backend *be);
+};
+
+/* Largest shapes that ops will be asked for; scratch is sized from them at creation. */
+struct di_backend_params {
+    const struct di_config *config;
+    struct di_numerics numerics;
+    int max_rows;        /* m of one step */
+    int64_t max_context; /* tokens of one request */
+    int threads;         /* 0 = all online processors */
+    const char *isa;     /* NULL = best available; "ref", "avx2", "avx512", "avx512bf16", "amx" */
+};
+
+struct di_backend {
+    const struct di_ops *ops;
+    struct di_backend_params params;
+    struct di_kv_layout layout;
+    size_t scratch_bytes; /* allocated by the back end itself, for the memory plan */
+    void *impl;
+};
+
+/* CPU back end. The f32 numerics exist in "ref" only: they select it when isa is NULL, and another isa is DI_ERR_UNSUPPORTED. A forced isa that
+ * the processor cannot execute is DI_ERR_UNSUPPORTED too. Destroy with be->ops->destroy. Used by one thread at a time. */
+di_status di_backend_cpu_create(const struct di_backend_params *params, struct di_backend **out, di_error *err);
+/* Bytes that di_backend_cpu_create will allocate. */
+size_t di_backend_cpu_scratch_bytes(const struct di_backend_params *params);
+/* Best instruction set of this processor, and a list of all usable ones ("ref avx2 avx512"). */
+const char *di_cpu_isa_best(void);
+const char *di_cpu_isa_list(void);
+
+#endif

@@ -1,0 +1,47 @@
+/* Inside of the CPU back end: the instance, its instruction sets, and the tables that the files of this folder fill. */
+#ifndef DI_BACKEND_CPU_CPU_H
+#define DI_BACKEND_CPU_CPU_H
+
+#include "backend/backend.h"
+#include "base/threads.h"
+
+enum di_cpu_isa { DI_ISA_REF, DI_ISA_AVX2, DI_ISA_AVX512, DI_ISA_AVX512BF16, DI_ISA_AMX, DI_ISA_COUNT };
+
+struct di_cpu {
+    struct di_backend be; /* first: the op functions get &cpu->be */
+    struct di_ops ops;    /* reference entries, overwritten by those of the chosen instruction set */
+    enum di_cpu_isa isa;
+    struct di_pool *pool;
+    int threads;
+    /* Scratch, 64-byte aligned, untouched between ops. Sized by di_cpu_linear_scratch and di_cpu_vector_scratch (maximum of both). */
+    uint8_t *shared;
+    uint8_t *per_thread;
+    size_t shared_bytes, per_thread_bytes; /* per_thread_bytes: of one thread, a multiple of 64 */
+};
+static inline struct di_cpu *di_cpu_of(struct di_backend *be)
+{
+    return (struct di_cpu *)be;
+}
+
+struct di_cpu_scratch {
+    size_t shared, per_thread; /* bytes */
+};
+
+/* The reference: every op, single-threaded, plain C, all numerics. */
+extern const struct di_ops di_cpu_ref_ops;
+struct di_cpu_scratch di_cpu_ref_scratch(const struct di_backend_params *p);
+
+/* Matrix ops (linear, router, moe, weight packing) of an instruction set: cpu/linear*.c. */
+void di_cpu_linear_ops(struct di_ops *ops, enum di_cpu_isa isa);
+struct di_cpu_scratch di_cpu_linear_scratch(const struct di_backend_params *p, enum di_cpu_isa isa, int threads);
+
+/* All other ops of an instruction set: cpu/vector*.c. */
+void di_cpu_vector_ops(struct di_ops *ops, enum di_cpu_isa isa);
+struct di_cpu_scratch di_cpu_vector_scratch(const struct di_backend_params *p, enum di_cpu_isa isa, int threads);
+
+/* Can this processor run the set? Asks cpuid and xgetbv; for a set that cpuid hides (some hypervisors mask AVX512-BF16) a trial in a child process decides. */
+bool di_cpu_isa_usable(enum di_cpu_isa isa);
+bool di_cpu_isa_by_name(const char *name, enum di_cpu_isa *out);
+const char *di_cpu_isa_name(enum di_cpu_isa isa);
+
+#endif
