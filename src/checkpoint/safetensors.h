@@ -12,13 +12,16 @@ const char *di_dtype_name(enum di_dtype t); /* the string of the file format: "B
 #define DI_MAX_DIMS 6
 
 struct di_tensor {
-    struct di_str name;
+    struct di_str name; /* a 0 byte follows */
     enum di_dtype dtype;
-    int ndim;
+    int ndim; /* 0: a scalar */
     int64_t shape[DI_MAX_DIMS];
-    const uint8_t *data; /* in the mapping; naturally aligned only if the file says so: read with memcpy or check */
+    const uint8_t *data; /* in the mapping, aligned to the element size */
     size_t bytes;
 };
+
+/* Append "BF16 [5120, 256]". */
+void di_tensor_describe(struct di_buf *b, enum di_dtype dtype, int ndim, const int64_t *shape);
 
 struct di_safetensors {
     char *path;
@@ -27,17 +30,21 @@ struct di_safetensors {
     struct di_tensor *tensors; /* sorted by name */
     size_t count;
     struct di_arena arena;
+    bool mapped; /* private */
 };
 
 /* Checks everything of the format: header length against the file, JSON, dtypes, shapes (overflow), offsets inside the data, sizes equal to
- * shape x dtype, no overlap, no hole, no duplicate name. Each failure has its own sentence and names file and tensor. */
+ * shape x dtype, alignment, no overlap, no hole, no duplicate name. Each failure has its own sentence and names file and tensor. Whoever
+ * shortens the file afterwards makes the process fault when it touches the lost pages, as with any mapping. On failure nothing needs closing. */
 di_status di_safetensors_open(const char *path, struct di_safetensors *st, di_error *err);
+/* The same for a file image in memory, which is borrowed and must be 8-byte aligned. */
+di_status di_safetensors_parse(const void *image, size_t bytes, const char *where, struct di_safetensors *st, di_error *err);
 void di_safetensors_close(struct di_safetensors *st);
 /* By binary search; NULL if absent. */
 const struct di_tensor *di_safetensors_find(const struct di_safetensors *st, const char *name);
 
-/* Write a file with the given tensors in the given order (name, dtype, shape and data of each; names need not be sorted). Written to a
- * temporary name beside `path` and renamed, so that a reader never sees half a file. */
+/* Write a file with the given tensors (name, dtype, shape, bytes and data of each; any order of names). The data of wide elements comes
+ * first, so that all is aligned. Written to a temporary name beside `path` and renamed, so that a reader never sees half a file. */
 di_status di_safetensors_write(const char *path, const struct di_tensor *tensors, size_t count, di_error *err);
 
 #endif
