@@ -112,12 +112,13 @@ static inline uint8_t *di_kv_key_row(const struct di_kv *kv, int slot, int src, 
 
 /* ---------------------------------------------------------------- descriptors */
 
-/* x[i, s, :] = table[ids[i], :] for every stream s (spec §5.1). */
+/* Start of a step (spec §5.1): x[i, s, :] = table[ids[i], :] for every stream s; pre[i] = one-hot on stream 0. */
 struct di_op_embed {
     int m, streams, d;
     const int32_t *ids;
     const uint8_t *table; /* bf16 [vocab, d] */
     void *x;              /* act [m, streams, d] */
+    float *pre;           /* [m, streams] */
 };
 /* y = B(x * rsqrt(mean(x^2) + eps) * w), w bf16. y may be x. */
 struct di_op_rmsnorm {
@@ -245,6 +246,19 @@ struct di_op_comp_store {
     const void *latent;
     const float *cos, *sin;
 };
+/* y[i] = x[rows[i]], width values each. */
+struct di_op_gather {
+    int n, width;
+    const int32_t *rows;
+    const void *x;
+    void *y;
+};
+/* x = B(x * factor), n values, in place. */
+struct di_op_scale {
+    int64_t n;
+    float factor;
+    void *x; /* act [n] */
+};
 /* Indexer query: RoPE (B) on the last 2*half of each head, then Q4e values; in place. */
 struct di_op_index_query {
     int m, heads, d, half;
@@ -342,6 +356,8 @@ struct di_ops {
     void (*tail_commit)(struct di_backend *be, const struct di_op_tail_commit *d);
     void (*key_store)(struct di_backend *be, const struct di_op_key_store *d);
     void (*comp_store)(struct di_backend *be, const struct di_op_comp_store *d);
+    void (*gather)(struct di_backend *be, const struct di_op_gather *d);
+    void (*scale)(struct di_backend *be, const struct di_op_scale *d);
     void (*index_query)(struct di_backend *be, const struct di_op_index_query *d);
     void (*index_select)(struct di_backend *be, const struct di_op_index_select *d);
     void (*attention)(struct di_backend *be, const struct di_op_attention *d);
