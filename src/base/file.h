@@ -13,5 +13,9 @@ di_status di_file_open(const char *path, int *fd, size_t *bytes, di_error *err);
 di_status di_file_pread(int fd, const char *path, void *to, size_t n, size_t offset, di_error *err);
 /* All n bytes. */
 di_status di_file_write(int fd, const char *path, const void *from, size_t n, di_error *err);
+/* Append what is left of a pipe or file until its end. More than max_bytes is DI_ERR_LIMIT. */
+di_status di_stream_read(int fd, const char *name, size_t max_bytes, struct di_buf *out, di_error *err);
+/* Create or replace `path` so that a crash leaves the old content or the new one: written beside it, synced, renamed. */
+di_status di_file_replace(const char *path, struct di_str content, di_error *err);
 
 #endif

@@ -1,5 +1,5 @@
 /* Options of a subcommand: one table defines name, type, range, default and help text of each. Values come from flags, then from a
- * TOML-like file (--config FILE: `name = value` lines, `#` comments, quoted strings, [subcommand] sections), then from the default. */
+ * TOML-like file (--config FILE, base/toml.h: `name = value` lines, [subcommand] sections), then from the default. */
 #ifndef DI_BASE_OPTIONS_H
 #define DI_BASE_OPTIONS_H
 
@@ -23,7 +23,7 @@ struct di_option {
     const char *name; /* without dashes, words joined by '-' */
     enum di_option_type type;
     size_t offset;       /* of the field in the options struct */
-    const char *def;     /* default as text, NULL = absent (numbers: NaN for double, INT64_MIN for int) */
+    const char *def;     /* default as text, NULL = absent (NaN for double, INT64_MIN for int, false, empty list); LIST: one item */
     double min, max;     /* numbers; both 0 = any */
     const char *choices; /* CHOICE */
     const char *metavar; /* shown in help: "DIR", "N", ... */
@@ -39,15 +39,27 @@ struct di_command {
     int (*run)(const void *options);
 };
 
-/* Fill `out` (options_size bytes) from argv[0..argc) (without program and subcommand names). Strings borrow from argv or live in
- * `arena`. Unknown flags, stray words, missing values, values out of range and missing required options are DI_ERR_INVALID with a
- * sentence that names the flag and, for an unknown one, the nearest known name. `--help` and `--print-config` set *special to 'h' or 'p' and
- * check nothing else that is required. */
-di_status di_options_parse(const struct di_command *cmd, int argc, char **argv, struct di_arena *arena, void *out, char *special,
+/* Where values come from. `commands` are all commands of the program: names in a file that belong to another command are then checked
+ * too and skipped; without it (n_commands 0) a file may hold only what `cmd` knows. */
+struct di_args {
+    int argc; /* without program and subcommand names */
+    char **argv;
+    const struct di_command *const *commands;
+    size_t n_commands;
+};
+
+/* Fill `out` (options_size bytes) from args. Strings borrow from argv or live in `arena`. A flag beats the file, a [subcommand] section
+ * of the file beats the lines above the first section. A repeated flag: the last one counts, but a LIST collects; flags of a LIST
+ * replace the file's list. Unknown flags, stray words, missing values, values out of range and missing required options are
+ * DI_ERR_INVALID with a sentence that names the flag and, for an unknown one, the nearest known name; errors of a file have `where` =
+ * "FILE:LINE". `--help` (-h) and `--print-config` set *special to 'h' or 'p' (else 0); then nothing needs to be present. */
+di_status di_options_parse(const struct di_command *cmd, const struct di_args *args, struct di_arena *arena, void *out, char *special,
                            di_error *err);
 /* Append the help text, at most 100 columns wide. */
 void di_options_help(struct di_buf *b, const struct di_command *cmd);
 /* Append the effective values in the file format that --config reads. */
 void di_options_print(struct di_buf *b, const struct di_command *cmd, const void *values);
+/* The candidate nearest to a mistyped word, or NULL when none is near. */
+const char *di_nearest(const char *word, const char *const *candidates, size_t n);
 
 #endif

@@ -1,0 +1,554 @@
+#include "base/options.h"
+
+#include "base/file.h"
+#include "base/json.h"
+#include "base/toml.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#define CONFIG_LIMIT ((size_t)1 << 20)
+#define HELP_WIDTH 100
+#define HELP_COLUMN 28
+
+/* Every subcommand has these. They are no fields of its struct. */
+static const struct di_option common[] = {
+    {.name = "config", .type = DI_OPT_STRING, .metavar = "FILE",
+     .help = "Read options from this file: `name = value` lines, [subcommand] sections. Flags win."},
+    {.name = "print-config", .type = DI_OPT_BOOL, .help = "Print the effective options in the format of --config and stop."},
+    {.name = "help", .type = DI_OPT_BOOL, .help = "Print this text and stop."},
+};
+#define N_COMMON (sizeof common / sizeof *common)
+
+enum source { FROM_DEFAULT, FROM_FILE, FROM_SECTION, FROM_FLAG };
+
+struct loader {
+    const struct di_command *cmd;
+    const struct di_args *args;
+    struct di_arena *arena;
+    char *out;
+    unsigned char *source; /* enum source of each option's value */
+    di_error *err;
+};
+
+/* The command's own options come first, then the common ones. */
+static const struct di_option *option_at(const struct di_command *cmd, size_t i)
+{
+    return i < cmd->n_options ? &cmd->options[i] : &common[i - cmd->n_options];
+}
+
+/* Optimal string alignment distance (insert, delete, replace, swap of neighbours); words of 64 bytes and more are far from everything. */
+static size_t distance(const char *a, const char *b)
+{
+    size_t n = strlen(a), m = strlen(b), d[3][64];
+    if (n >= 64 || m >= 64)
+        return SIZE_MAX;
+    for (size_t j = 0; j <= m; j++)
+        d[0][j] = j;
+    for (size_t i = 1; i <= n; i++) {
+        size_t *row = d[i % 3], *up = d[(i + 2) % 3], *up2 = d[(i + 1) % 3];
+        row[0] = i;
+        for (size_t j = 1; j <= m; j++) {
+            size_t best = up[j - 1] + (a[i - 1] != b[j - 1]);
+            if (up[j] + 1 < best)
+                best = up[j] + 1;
+            if (row[j - 1] + 1 < best)
+                best = row[j - 1] + 1;
+            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] && up2[j - 2] + 1 < best)
+                best = up2[j - 2] + 1;
+            row[j] = best;
+        }
+    }
+    return d[n % 3][m];
+}
+
+const char *di_nearest(const char *word, const char *const *candidates, size_t n)
+{
+    size_t len = strlen(word), best = len / 3 + 1; /* a third of the letters may be wrong, in short words one */
+    const char *found = NULL;
+    for (size_t i = 0; i < n; i++) {
+        size_t d = distance(word, candidates[i]);
+        if (d <= best && d < len && (d < best || !found)) {
+            best = d;
+            found = candidates[i];
+        }
+    }
+    return found;
+}
+
+/* `prefix` is "--" for flags and "" in a file. */
+static di_status unknown(const struct loader *ld, const struct di_command *cmd, const char *prefix, struct di_str name)
+{
+    char word[64];
+    const char *names[256], *near = NULL;
+    size_t n = 0;
+    for (size_t i = 0; i < cmd->n_options + N_COMMON && n < 256; i++)
+        names[n++] = option_at(cmd, i)->name;
+    snprintf(word, sizeof word, "%.*s", (int)(name.n > 63 ? 63 : name.n), name.p);
+    near = di_nearest(word, names, n);
+    const char *kind = *prefix ? "there is no flag" : "there is no option";
+    if (near)
+        return di_fail(ld->err, DI_ERR_INVALID, "", "%s %s%s of `%s`; did you mean %s%s?", kind, prefix, word, cmd->name, prefix, near);
+    return di_fail(ld->err, DI_ERR_INVALID, "", "%s %s%s of `%s`", kind, prefix, word, cmd->name);
+}
+
+static bool has_range(const struct di_option *o)
+{
+    return o->min != 0 || o->max != 0;
+}
+
+/* " between 0 and 2", " of at least 1" or "". Limits beyond 1e15 stand for none. */
+static void range_text(const struct di_option *o, char *s, size_t cap)
+{
+    s[0] = 0;
+    if (!has_range(o))
+        return;
+    if (o->max > 1e15)
+        snprintf(s, cap, " of at least %.15g", o->min);
+    else if (o->min < -1e15)
+        snprintf(s, cap, " of at most %.15g", o->max);
+    else
+        snprintf(s, cap, " between %.15g and %.15g", o->min, o->max);
+}
+
+static bool parse_int(const char *text, int64_t *out)
+{
+    const char *digits = text + (*text == '-' || *text == '+');
+    if (!*digits || digits[strspn(digits, "0123456789")])
+        return false;
+    errno = 0;
+    *out = strtoll(text, NULL, 10);
+    return errno == 0 && *out != INT64_MIN; /* that one means "absent" */
+}
+
+/* Decimal only: strtod alone would also read hexadecimal, "nan" and "infinity". */
+static bool parse_double(const char *text, double *out)
+{
+    char *end;
+    if (!*text || text[strspn(text, "0123456789+-.eE")])
+        return false;
+    *out = strtod(text, &end);
+    return end != text && *end == 0 && isfinite(*out);
+}
+
+static bool in_choices(const char *choices, const char *word)
+{
+    size_t n = strlen(word);
+    for (const char *c = choices; *c;) {
+        size_t len = strcspn(c, "|");
+        if (len == n && memcmp(c, word, n) == 0)
+            return true;
+        c += len + (c[len] == '|');
+    }
+    return false;
+}
+
+static di_status add_to_list(const struct loader *ld, struct di_str_list *list, const char *text)
+{
+    size_t n = list->count;
+    if ((n & (n - 1)) == 0) { /* full whenever the count is a power of two, or 0 */
+        const char **more = di_arena_alloc(ld->arena, (n ? 2 * n : 1) * sizeof *more);
+        if (!more)
+            return di_fail(ld->err, DI_ERR_MEMORY, "", "out of memory while reading options");
+        if (n)
+            memcpy(more, list->items, n * sizeof *more);
+        list->items = more;
+    }
+    list->items[list->count++] = text;
+    return DI_OK;
+}
+
+/* Check `text` and store it at `field`. `prefix` as in unknown(). */
+static di_status set_value(const struct loader *ld, const struct di_option *o, void *field, const char *text, const char *prefix)
+{
+    char range[80];
+    range_text(o, range, sizeof range);
+    switch (o->type) {
+    case DI_OPT_BOOL:
+        if (strcmp(text, "true") != 0 && strcmp(text, "false") != 0)
+            return di_fail(ld->err, DI_ERR_INVALID, "", "%s%s must be true or false, not \"%.60s\"", prefix, o->name, text);
+        *(bool *)field = text[0] == 't';
+        return DI_OK;
+    case DI_OPT_INT: {
+        int64_t x;
+        if (!parse_int(text, &x) || (has_range(o) && ((double)x < o->min || (double)x > o->max)))
+            return di_fail(ld->err, DI_ERR_INVALID, "", "%s%s must be a whole number%s, not \"%.60s\"", prefix, o->name, range, text);
+        *(int64_t *)field = x;
+        return DI_OK;
+    }
+    case DI_OPT_DOUBLE: {
+        double x;
+        if (!parse_double(text, &x) || (has_range(o) && (x < o->min || x > o->max)))
+            return di_fail(ld->err, DI_ERR_INVALID, "", "%s%s must be a number%s, not \"%.60s\"", prefix, o->name, range, text);
+        *(double *)field = x;
+        return DI_OK;
+    }
+    case DI_OPT_CHOICE:
+        if (!in_choices(o->choices, text))
+            return di_fail(ld->err, DI_ERR_INVALID, "", "%s%s must be one of %s, not \"%.60s\"", prefix, o->name, o->choices, text);
+        *(const char **)field = text;
+        return DI_OK;
+    case DI_OPT_STRING: *(const char **)field = text; return DI_OK;
+    case DI_OPT_LIST: return add_to_list(ld, field, text);
+    }
+    return di_fail(ld->err, DI_ERR_INTERNAL, "", "option %s has an unknown type", o->name);
+}
+
+static di_status set_defaults(const struct loader *ld)
+{
+    memset(ld->out, 0, ld->cmd->options_size);
+    for (size_t i = 0; i < ld->cmd->n_options; i++) {
+        const struct di_option *o = &ld->cmd->options[i];
+        void *field = ld->out + o->offset;
+        if (o->type == DI_OPT_INT)
+            *(int64_t *)field = INT64_MIN;
+        if (o->type == DI_OPT_DOUBLE)
+            *(double *)field = (double)NAN;
+        di_status status = o->def ? set_value(ld, o, field, o->def, "--") : DI_OK;
+        if (status != DI_OK)
+            return status;
+    }
+    return DI_OK;
+}
+
+/* The first value of a new source replaces what a weaker source collected. */
+static void begin_list(const struct loader *ld, size_t i, enum source source)
+{
+    if (ld->cmd->options[i].type == DI_OPT_LIST && ld->source[i] != source)
+        *(struct di_str_list *)(ld->out + ld->cmd->options[i].offset) = (struct di_str_list){0};
+    ld->source[i] = (unsigned char)source;
+}
+
+static size_t find_option(const struct di_command *cmd, struct di_str name)
+{
+    for (size_t i = 0; i < cmd->n_options; i++)
+        if (di_str_eqc(name, cmd->options[i].name))
+            return i;
+    return SIZE_MAX;
+}
+
+/* ---- configuration file ---- */
+
+/* The command that an item addresses: by its section or, above the sections, ours if it has the name, else any that has it. */
+static di_status addressee(const struct loader *ld, const struct di_toml_item *item, const struct di_command **out)
+{
+    const char *names[64];
+    size_t n = 0;
+    struct di_str key = di_str_c(item->key);
+    if (item->section[0] ? strcmp(item->section, ld->cmd->name) == 0 : find_option(ld->cmd, key) != SIZE_MAX) {
+        *out = ld->cmd;
+        return DI_OK;
+    }
+    for (size_t i = 0; i < ld->args->n_commands && n < 64; i++) {
+        const struct di_command *c = ld->args->commands[i];
+        names[n++] = c->name;
+        if (item->section[0] ? strcmp(item->section, c->name) == 0 : find_option(c, key) != SIZE_MAX) {
+            *out = c;
+            return DI_OK;
+        }
+    }
+    *out = ld->cmd;
+    if (!item->section[0] || ld->args->n_commands == 0)
+        return item->section[0] ? di_fail(ld->err, DI_ERR_INVALID, "", "there is no section [%.60s]", item->section)
+                                : unknown(ld, ld->cmd, "", key);
+    const char *near = di_nearest(item->section, names, n);
+    return di_fail(ld->err, DI_ERR_INVALID, "", near ? "there is no section [%.60s]; did you mean [%s]?" : "there is no section [%.60s]",
+                   item->section, near);
+}
+
+static di_status from_file(void *ctx, const struct di_toml_item *item, di_error *err)
+{
+    const struct loader *ld = ctx;
+    const struct di_command *cmd;
+    di_status status;
+    TRY(addressee(ld, item, &cmd));
+    size_t i = find_option(cmd, di_str_c(item->key));
+    if (i == SIZE_MAX)
+        return unknown(ld, cmd, "", di_str_c(item->key));
+    const struct di_option *o = &cmd->options[i];
+    bool text = o->type == DI_OPT_STRING || o->type == DI_OPT_CHOICE || o->type == DI_OPT_LIST;
+    CHECK(!item->is_array || o->type == DI_OPT_LIST, err, DI_ERR_INVALID, "", "%s takes one value, not an array", o->name);
+    for (size_t k = 0; k < item->count; k++)
+        CHECK(item->values[k].quoted == text, err, DI_ERR_INVALID, "", "%s needs %s", o->name,
+              text ? "a \"quoted\" value" : "a value without quotes");
+    if (cmd != ld->cmd)
+        return DI_OK;
+    enum source source = item->section[0] ? FROM_SECTION : FROM_FILE;
+    CHECK(ld->source[i] != source, err, DI_ERR_INVALID, "", "%s is given twice", o->name);
+    begin_list(ld, i, source);
+    for (size_t k = 0; k < item->count; k++)
+        TRY(set_value(ld, o, ld->out + o->offset, item->values[k].text, ""));
+out:
+    return status;
+}
+
+static di_status read_file(struct loader *ld, const char *path)
+{
+    struct di_buf text = {0};
+    di_status status;
+    TRY(di_file_read(path, CONFIG_LIMIT, &text, ld->err));
+    TRY(di_toml_each(di_buf_str(&text), path, ld->arena, from_file, ld, ld->err));
+out:
+    di_buf_fini(&text);
+    return status;
+}
+
+/* ---- flags ---- */
+
+struct flag {
+    size_t index; /* into options, then into common */
+    const struct di_option *option;
+    const char *value;
+};
+
+static bool known_flag(const struct di_command *cmd, const char *word)
+{
+    struct di_str name = {word + 2, strcspn(word + 2, "=")};
+    for (size_t i = 0; i < cmd->n_options + N_COMMON; i++)
+        if (di_str_eqc(name, option_at(cmd, i)->name))
+            return true;
+    return false;
+}
+
+static di_status find_flag(const struct loader *ld, struct di_str name, struct flag *f, bool *negated)
+{
+    size_t n = ld->cmd->n_options;
+    struct di_str bare = name;
+    *negated = false;
+    for (int pass = 0; pass < 2; pass++) {
+        for (size_t i = 0; i < n + N_COMMON; i++) {
+            const struct di_option *o = option_at(ld->cmd, i);
+            if (di_str_eqc(bare, o->name) && (pass == 0 || (i < n && o->type == DI_OPT_BOOL))) {
+                f->index = i;
+                f->option = o;
+                *negated = pass == 1;
+                return DI_OK;
+            }
+        }
+        if (!di_str_starts(name, DI_STR("no-")))
+            break;
+        bare = (struct di_str){name.p + 3, name.n - 3};
+    }
+    return unknown(ld, ld->cmd, "--", name);
+}
+
+/* Read the flag at args[*i] with its value and step over both. */
+static di_status next_flag(const struct loader *ld, int *i, struct flag *f)
+{
+    const char *word = ld->args->argv[(*i)++];
+    bool negated;
+    di_status status;
+    if (strcmp(word, "-h") == 0)
+        word = "--help";
+    CHECK(word[0] == '-' && word[1] == '-' && word[2], ld->err, DI_ERR_INVALID, "", "\"%.60s\" stands where a flag (--name) was expected",
+          word);
+    const char *equals = strchr(word, '=');
+    struct di_str name = {word + 2, equals ? (size_t)(equals - word) - 2 : strlen(word + 2)};
+    TRY(find_flag(ld, name, f, &negated));
+    f->value = equals ? equals + 1 : NULL;
+    if (f->option->type == DI_OPT_BOOL) {
+        CHECK(!equals || (!negated && f->index < ld->cmd->n_options), ld->err, DI_ERR_INVALID, "", "--%.*s takes no value", (int)name.n,
+              name.p);
+        if (!equals)
+            f->value = negated ? "false" : "true";
+    } else if (!equals) {
+        const char *next = *i < ld->args->argc ? ld->args->argv[*i] : NULL;
+        CHECK(next, ld->err, DI_ERR_INVALID, "", "--%s needs a value", f->option->name);
+        CHECK(next[0] != '-' || next[1] != '-' || !known_flag(ld->cmd, next), ld->err, DI_ERR_INVALID, "",
+              "--%s needs a value, but the flag %.60s follows (write --%s=%.60s if that is the value)", f->option->name, next,
+              f->option->name, next);
+        f->value = next;
+        (*i)++;
+    }
+out:
+    return status;
+}
+
+static bool is_common(const struct loader *ld, const struct flag *f, const char *name)
+{
+    return f->index >= ld->cmd->n_options && strcmp(f->option->name, name) == 0;
+}
+
+/* First pass: do all flags exist, is there a file, is something special asked for? */
+static di_status scan_flags(const struct loader *ld, const char **config, char *special)
+{
+    struct flag f = {0};
+    for (int i = 0; i < ld->args->argc;) {
+        di_status status = next_flag(ld, &i, &f);
+        if (status != DI_OK)
+            return status;
+        if (is_common(ld, &f, "config"))
+            *config = f.value;
+        if (is_common(ld, &f, "print-config"))
+            *special = 'p';
+        if (is_common(ld, &f, "help")) {
+            *special = 'h';
+            return DI_OK;
+        }
+    }
+    return DI_OK;
+}
+
+static di_status apply_flags(const struct loader *ld)
+{
+    struct flag f = {0};
+    for (int i = 0; i < ld->args->argc;) {
+        di_status status = next_flag(ld, &i, &f);
+        if (status != DI_OK)
+            return status;
+        if (f.index >= ld->cmd->n_options)
+            continue;
+        begin_list(ld, f.index, FROM_FLAG);
+        status = set_value(ld, f.option, ld->out + f.option->offset, f.value, "--");
+        if (status != DI_OK)
+            return status;
+    }
+    return DI_OK;
+}
+
+di_status di_options_parse(const struct di_command *cmd, const struct di_args *args, struct di_arena *arena, void *out, char *special,
+                           di_error *err)
+{
+    struct loader ld = {.cmd = cmd, .args = args, .arena = arena, .out = out, .err = err};
+    const char *config = NULL;
+    di_status status;
+    *special = 0;
+    ld.source = di_arena_alloc(arena, cmd->n_options + 1);
+    CHECK(ld.source, err, DI_ERR_MEMORY, "", "out of memory while reading options");
+    memset(ld.source, FROM_DEFAULT, cmd->n_options + 1);
+    TRY(set_defaults(&ld));
+    TRY(scan_flags(&ld, &config, special));
+    if (*special == 'h')
+        goto out;
+    if (config)
+        TRY(read_file(&ld, config));
+    TRY(apply_flags(&ld));
+    for (size_t i = 0; i < cmd->n_options && !*special; i++)
+        CHECK(!cmd->options[i].required || ld.source[i] != FROM_DEFAULT, err, DI_ERR_INVALID, "", "--%s %s is required",
+              cmd->options[i].name, cmd->options[i].metavar ? cmd->options[i].metavar : "VALUE");
+out:
+    return status;
+}
+
+/* ---- printing ---- */
+
+/* Append words of `text` from column `at`, wrapped at HELP_WIDTH and indented by `indent`; returns the column reached. */
+static size_t wrap(struct di_buf *b, const char *text, size_t at, size_t indent)
+{
+    bool first = true;
+    for (const char *p = text; *p;) {
+        p += strspn(p, " ");
+        size_t n = strcspn(p, " "), width = 0;
+        for (size_t k = 0; k < n; k++)
+            width += ((unsigned char)p[k] & 0xC0) != 0x80;
+        if (!first && at + 1 + width > HELP_WIDTH) {
+            di_buf_addf(b, "\n%*s", (int)indent, "");
+            at = indent;
+        } else if (!first) {
+            di_buf_addc(b, ' ');
+            at++;
+        }
+        di_buf_add(b, p, n);
+        at += width;
+        first = false;
+        p += n;
+    }
+    return at;
+}
+
+static const char *metavar_of(const struct di_option *o)
+{
+    static const char *const by_type[] = {
+        [DI_OPT_INT] = "N", [DI_OPT_DOUBLE] = "X", [DI_OPT_STRING] = "TEXT", [DI_OPT_LIST] = "TEXT", [DI_OPT_CHOICE] = "WORD",
+    };
+    return o->metavar ? o->metavar : o->type == DI_OPT_CHOICE ? o->choices : by_type[o->type];
+}
+
+static void help_option(struct di_buf *b, const struct di_option *o)
+{
+    struct di_buf text = {0};
+    char range[80];
+    size_t start = b->n;
+    if (o->type == DI_OPT_BOOL)
+        di_buf_addf(b, o->def && strcmp(o->def, "true") == 0 ? "  --[no-]%s" : "  --%s", o->name);
+    else
+        di_buf_addf(b, "  --%s %s", o->name, metavar_of(o));
+    size_t label = b->n - start;
+    if (label + 2 > HELP_COLUMN)
+        di_buf_addf(b, "\n%*s", HELP_COLUMN, "");
+    else
+        di_buf_addf(b, "%*s", (int)(HELP_COLUMN - label), "");
+
+    range_text(o, range, sizeof range);
+    di_buf_adds(&text, o->help ? o->help : "");
+    if (o->type == DI_OPT_CHOICE && o->metavar)
+        di_buf_addf(&text, " One of %s.", o->choices);
+    if (range[0])
+        di_buf_addf(&text, " A%s number%s.", o->type == DI_OPT_INT ? " whole" : "", range);
+    if (o->type == DI_OPT_LIST)
+        di_buf_adds(&text, " May be given several times.");
+    if (o->required)
+        di_buf_adds(&text, " Required.");
+    if (o->def && strcmp(o->def, "false") != 0)
+        di_buf_addf(&text, " Default: %s.", o->def);
+    if (text.n)
+        wrap(b, text.p, HELP_COLUMN, HELP_COLUMN);
+    di_buf_addc(b, '\n');
+    b->failed = b->failed || text.failed;
+    di_buf_fini(&text);
+}
+
+void di_options_help(struct di_buf *b, const struct di_command *cmd)
+{
+    struct di_buf usage = {0};
+    di_buf_addf(&usage, "Usage: deepinfer %s %s", cmd->name, cmd->usage ? cmd->usage : "[options]");
+    if (!usage.failed)
+        wrap(b, usage.p, 0, 7);
+    b->failed = b->failed || usage.failed;
+    di_buf_fini(&usage);
+    di_buf_adds(b, "\n\n");
+    wrap(b, cmd->summary, 0, 0);
+    di_buf_adds(b, "\n\nOptions:\n");
+    for (size_t i = 0; i < cmd->n_options; i++)
+        help_option(b, &cmd->options[i]);
+    for (size_t i = 0; i < N_COMMON; i++)
+        help_option(b, &common[i]);
+}
+
+static void print_list(struct di_buf *b, const struct di_str_list *list)
+{
+    di_buf_addc(b, '[');
+    for (size_t k = 0; k < list->count; k++) {
+        di_buf_adds(b, k ? ", " : "");
+        di_json_write_string(b, di_str_c(list->items[k])); /* JSON's escapes are TOML's */
+    }
+    di_buf_addc(b, ']');
+}
+
+void di_options_print(struct di_buf *b, const struct di_command *cmd, const void *values)
+{
+    di_buf_addf(b, "[%s]\n", cmd->name);
+    for (size_t i = 0; i < cmd->n_options; i++) {
+        const struct di_option *o = &cmd->options[i];
+        const void *field = (const char *)values + o->offset;
+        bool absent = (o->type == DI_OPT_INT && *(const int64_t *)field == INT64_MIN) ||
+                      (o->type == DI_OPT_DOUBLE && isnan(*(const double *)field)) ||
+                      ((o->type == DI_OPT_STRING || o->type == DI_OPT_CHOICE) && !*(const char *const *)field);
+        if (absent) {
+            di_buf_addf(b, "# %s =\n", o->name);
+            continue;
+        }
+        di_buf_addf(b, "%s = ", o->name);
+        switch (o->type) {
+        case DI_OPT_BOOL: di_buf_adds(b, *(const bool *)field ? "true" : "false"); break;
+        case DI_OPT_INT: di_buf_addf(b, "%lld", (long long)*(const int64_t *)field); break;
+        case DI_OPT_DOUBLE: di_json_write_double(b, *(const double *)field); break;
+        case DI_OPT_CHOICE:
+        case DI_OPT_STRING: di_json_write_string(b, di_str_c(*(const char *const *)field)); break;
+        case DI_OPT_LIST: print_list(b, field); break;
+        }
+        di_buf_addc(b, '\n');
+    }
+}
