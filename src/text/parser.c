@@ -1,0 +1,575 @@
+#include "text/parser.h"
+
+#include "base/json.h"
+#include "base/utf8.h"
+
+/* States of §3.2 and §3.5. CONTENT and the three JSON states exclude each other. */
+enum state { REASONING, CONTENT, JSON_BEFORE, JSON_INSIDE, JSON_AFTER, BLOCK, NAME, ARGS, KEY, TYPE, STRING, RAW, DONE };
+#define IN(s) (1u << (s))
+
+enum action {
+    FOUND_STOP,
+    THINK_END,   /* reasoning ends */
+    BLOCK_BEGIN, /* of calls */
+    STRAY,       /* dropped */
+    JSON_FENCE,
+    JSON_BARE, /* the matched byte belongs to the JSON */
+    JSON_END,
+    CALL_NAME,
+    BLOCK_END,
+    CALL_BEGIN,
+    CALL_END,
+    KEY_BEGIN,
+    KEY_END,
+    STRING_BEGIN,
+    RAW_BEGIN,
+    VALUE_END
+};
+
+/* What is looked for in which state. Bytes ctrl_lo..ctrl_hi of a pattern come from a control id, the others from ordinary ids. `lf`: all
+ * newlines directly before the match go with it. Patterns that complete at the same byte: the first of the table wins, stop strings before all. */
+struct literal {
+    const char *text;
+    unsigned char ctrl_lo, ctrl_hi;
+    bool lf, tools;
+    unsigned states;
+    enum action action;
+};
+#define DSML "\xEF\xBD\x9C" "DSML\xEF\xBD\x9C" /* 10 bytes */
+static const struct literal literals[] = {
+    {"</think>", 0, 8, true, false, IN(REASONING), THINK_END},
+    {"<" DSML, 1, 11, true, true, IN(REASONING) | IN(CONTENT) | IN(JSON_BEFORE) | IN(JSON_AFTER), BLOCK_BEGIN},
+    {"</think>", 0, 8, false, false, IN(CONTENT) | IN(JSON_BEFORE), STRAY},
+    {"```json\n", 0, 0, false, false, IN(JSON_BEFORE), JSON_FENCE},
+    {"```\n", 0, 0, false, false, IN(JSON_BEFORE), JSON_FENCE},
+    {"{", 0, 0, false, false, IN(JSON_BEFORE), JSON_BARE},
+    {"[", 0, 0, false, false, IN(JSON_BEFORE), JSON_BARE},
+    {"\n```", 0, 0, false, false, IN(JSON_INSIDE), JSON_END},
+    {"invoke name=\"", 0, 0, false, false, IN(BLOCK), CALL_NAME},
+    {"</" DSML " calls>", 2, 12, false, false, IN(BLOCK), BLOCK_END},
+    {"</" DSML "tool_calls>", 2, 12, false, false, IN(BLOCK), BLOCK_END},
+    {"\"", 0, 0, false, false, IN(NAME), CALL_BEGIN},
+    {"parameter name=\"", 0, 0, false, false, IN(ARGS), KEY_BEGIN},
+    {"</" DSML, 2, 12, false, false, IN(ARGS), CALL_END},
+    {"\"", 0, 0, false, false, IN(KEY), KEY_END},
+    {"true\">", 0, 0, false, false, IN(TYPE), STRING_BEGIN},
+    {"false\">", 0, 0, false, false, IN(TYPE), RAW_BEGIN},
+    {"</" DSML, 2, 12, false, false, IN(STRING) | IN(RAW), VALUE_END},
+};
+#define N_LITERALS (sizeof literals / sizeof *literals)
+#define STOP_STATES (IN(CONTENT) | IN(JSON_INSIDE))
+#define DEFAULT_CALL_BYTES ((size_t)16 << 20)
+
+struct pattern {
+    const char *bytes;
+    size_t n, ctrl_lo, ctrl_hi;
+    size_t at;      /* bytes matched so far */
+    uint32_t *fail; /* KMP: longest proper border of each prefix */
+    bool lf;
+    unsigned states;
+    enum action action;
+};
+
+struct di_parser {
+    di_parse_emit *emit;
+    void *arg;
+    enum state state;
+    bool trim; /* drop newlines: nothing else has come yet in this channel */
+    bool json_mode, spelling, hide_control, include_stop, recover, finished;
+    bool failed; /* memory ran out once; final */
+    unsigned notes;
+
+    struct pattern patterns[DI_PARSE_MAX_STOP + N_LITERALS];
+    size_t n_patterns, n_stop;
+    struct pattern *active[DI_PARSE_MAX_STOP + N_LITERALS];
+    size_t n_active;
+    void *storage; /* copies of the stop strings and all failure tables */
+
+    /* Held back: `lf_run` newlines, then held[begin..end). `held_ctrl` says which of those bytes came from a control id. */
+    size_t lf_run, begin, end, held_cap;
+    unsigned char *held, *held_ctrl;
+
+    struct di_utf8_stream utf8;    /* of the channel that `run` belongs to */
+    struct di_buf run;             /* released bytes, not yet decoded */
+    struct di_buf text;            /* decoded (and escaped) text of the event being collected */
+    struct di_buf decoded, quoted; /* scratch */
+    enum di_parse_event_kind kind; /* of `text` */
+    struct di_buf name, raw;
+    uint32_t n_calls;
+    bool any_key;
+    size_t call_bytes, max_call_bytes;
+    size_t stop_index;
+};
+
+/* ---- output ---- */
+
+static void clear(struct di_parser *p, struct di_buf *b)
+{
+    p->failed = p->failed || b->failed;
+    di_buf_clear(b);
+}
+
+static void emit_text(struct di_parser *p)
+{
+    if (p->text.n == 0)
+        return;
+    struct di_parse_event ev = {.kind = p->kind, .text = di_buf_str(&p->text), .stop_index = SIZE_MAX};
+    if (p->kind == DI_EVENT_ARGUMENTS)
+        ev.index = p->n_calls - 1;
+    p->emit(p->arg, &ev);
+    clear(p, &p->text);
+}
+
+static void open_text(struct di_parser *p, enum di_parse_event_kind kind)
+{
+    if (p->kind != kind)
+        emit_text(p);
+    p->kind = kind;
+}
+
+static void add_arguments(struct di_parser *p, const char *s)
+{
+    open_text(p, DI_EVENT_ARGUMENTS);
+    di_buf_adds(&p->text, s);
+}
+
+/* Decode what was released in the present state; `end` closes the channel, so that half a character becomes U+FFFD. */
+static void flush_run(struct di_parser *p, bool end)
+{
+    if (p->run.n == 0 && !(end && p->utf8.n))
+        return;
+    bool escape = p->state == KEY || p->state == STRING;
+    open_text(p, p->state == REASONING ? DI_EVENT_REASONING : escape ? DI_EVENT_ARGUMENTS : DI_EVENT_CONTENT);
+    struct di_buf *to = escape ? &p->decoded : &p->text;
+    di_utf8_stream_push(&p->utf8, di_buf_str(&p->run), to);
+    if (end)
+        di_utf8_stream_end(&p->utf8, to);
+    if (escape) {
+        di_json_write_string(&p->quoted, di_buf_str(&p->decoded));
+        if (p->quoted.n > 2)
+            di_buf_add(&p->text, p->quoted.p + 1, p->quoted.n - 2);
+        clear(p, &p->decoded);
+        clear(p, &p->quoted);
+    }
+    clear(p, &p->run);
+}
+
+/* One byte that belongs to the present state for good. */
+static void sink(struct di_parser *p, char byte, bool ctrl)
+{
+    if (ctrl && p->hide_control)
+        return;
+    if (IN(p->state) & (IN(NAME) | IN(KEY) | IN(STRING) | IN(RAW))) {
+        if (p->call_bytes >= p->max_call_bytes) {
+            p->notes |= DI_NOTE_CALL_TOO_LONG;
+            return;
+        }
+        p->call_bytes++;
+    }
+    switch (p->state) {
+    case REASONING:
+    case CONTENT:
+    case JSON_INSIDE:
+    case KEY:
+    case STRING: di_buf_addc(&p->run, byte); break;
+    case NAME: di_buf_addc(&p->name, byte); break;
+    case RAW: di_buf_addc(&p->raw, byte); break;
+    case DONE:
+        if (byte != '\n')
+            p->notes |= DI_NOTE_TEXT_AFTER_END;
+        break;
+    default: break;
+    }
+}
+
+/* ---- holding back ---- */
+
+static size_t held(const struct di_parser *p)
+{
+    return p->lf_run + (p->end - p->begin);
+}
+
+static void hold(struct di_parser *p, char byte, bool ctrl)
+{
+    if (p->end == p->held_cap) {
+        size_t n = p->end - p->begin;
+        memmove(p->held, p->held + p->begin, n);
+        memmove(p->held_ctrl, p->held_ctrl + p->begin, n);
+        p->begin = 0;
+        p->end = n;
+    }
+    p->held[p->end] = (unsigned char)byte;
+    p->held_ctrl[p->end++] = ctrl;
+}
+
+/* The first n held bytes go to the present state. */
+static void release(struct di_parser *p, size_t n)
+{
+    for (; n && p->lf_run; n--, p->lf_run--)
+        sink(p, '\n', false);
+    for (; n; n--, p->begin++)
+        sink(p, (char)p->held[p->begin], p->held_ctrl[p->begin]);
+}
+
+static void drop_last(struct di_parser *p, size_t n)
+{
+    size_t kept = p->end - p->begin, k = n < kept ? n : kept;
+    p->end -= k;
+    p->lf_run -= n - k;
+}
+
+static bool is_lf(const struct di_parser *p, size_t i)
+{
+    return p->held[i] == '\n' && !p->held_ctrl[i];
+}
+
+/* Newlines directly before the last `at` held bytes. All of them are still held, because they were candidates as they came. */
+static size_t lf_before(const struct di_parser *p, size_t at)
+{
+    size_t i = p->end - at, n = 0;
+    while (i > p->begin && is_lf(p, i - 1)) {
+        i--;
+        n++;
+    }
+    return i == p->begin ? n + p->lf_run : n;
+}
+
+/* ---- states ---- */
+
+static void enter(struct di_parser *p, enum state s)
+{
+    flush_run(p, true);
+    p->state = s;
+    p->n_active = 0;
+    for (size_t i = 0; i < p->n_patterns; i++) {
+        struct pattern *t = &p->patterns[i];
+        t->at = 0;
+        if (t->states & IN(s))
+            p->active[p->n_active++] = t;
+    }
+}
+
+static void begin_call(struct di_parser *p)
+{
+    emit_text(p);
+    di_utf8_add_lossy(&p->decoded, di_buf_str(&p->name));
+    struct di_parse_event ev = {.kind = DI_EVENT_CALL, .index = p->n_calls, .text = di_buf_str(&p->decoded), .stop_index = SIZE_MAX};
+    p->n_calls++;
+    p->any_key = false;
+    p->emit(p->arg, &ev);
+    clear(p, &p->decoded);
+    clear(p, &p->name);
+}
+
+/* A raw value that is no JSON is sent as a string, unless the end of the output cut it off (§3.3). */
+static void end_raw(struct di_parser *p, bool cut)
+{
+    di_utf8_add_lossy(&p->decoded, di_buf_str(&p->raw));
+    struct di_str value = di_buf_str(&p->decoded);
+    open_text(p, DI_EVENT_ARGUMENTS);
+    struct di_arena arena;
+    struct di_json *tree;
+    di_arena_init(&arena);
+    struct di_json_limits limits = {.max_depth = 512};
+    if (cut || di_json_parse(value, &limits, &arena, &tree, NULL) == DI_OK)
+        di_buf_addv(&p->text, value);
+    else
+        di_json_write_string(&p->text, value);
+    di_arena_fini(&arena);
+    clear(p, &p->decoded);
+    clear(p, &p->raw);
+}
+
+static void act(struct di_parser *p, const struct pattern *t)
+{
+    switch (t->action) {
+    case FOUND_STOP:
+        p->stop_index = (size_t)(t - p->patterns);
+        enter(p, DONE);
+        break;
+    case THINK_END:
+        enter(p, p->json_mode ? JSON_BEFORE : CONTENT);
+        p->trim = !p->json_mode;
+        break;
+    case STRAY:
+        p->trim = false;
+        enter(p, p->state);
+        break;
+    case BLOCK_BEGIN: enter(p, BLOCK); break;
+    case JSON_FENCE: enter(p, JSON_INSIDE); break;
+    case JSON_BARE:
+        enter(p, JSON_INSIDE);
+        sink(p, t->bytes[0], false);
+        break;
+    case JSON_END: enter(p, JSON_AFTER); break;
+    case CALL_NAME:
+        p->call_bytes = 0;
+        enter(p, NAME);
+        break;
+    case CALL_BEGIN:
+        begin_call(p);
+        enter(p, ARGS);
+        break;
+    case CALL_END:
+        add_arguments(p, p->any_key ? "}" : "{}");
+        enter(p, BLOCK);
+        break;
+    case BLOCK_END: enter(p, DONE); break;
+    case KEY_BEGIN:
+        add_arguments(p, p->any_key ? ", \"" : "{\"");
+        p->any_key = true;
+        enter(p, KEY);
+        break;
+    case KEY_END:
+        enter(p, TYPE);
+        add_arguments(p, "\": ");
+        break;
+    case STRING_BEGIN:
+        add_arguments(p, "\"");
+        enter(p, STRING);
+        break;
+    case RAW_BEGIN: enter(p, RAW); break;
+    case VALUE_END:
+        if (p->state == RAW)
+            end_raw(p, false);
+        else
+            flush_run(p, true), add_arguments(p, "\"");
+        enter(p, ARGS);
+        break;
+    }
+}
+
+static bool same(const struct di_parser *p, const struct pattern *t, size_t i, char byte, bool ctrl)
+{
+    return t->bytes[i] == byte && (p->spelling || ctrl == (i >= t->ctrl_lo && i < t->ctrl_hi));
+}
+
+static void step(struct di_parser *p, char byte, bool ctrl)
+{
+    if (p->trim) {
+        if (byte == '\n' && !ctrl)
+            return;
+        p->trim = ctrl && p->hide_control; /* a hidden id is as if it weren't there */
+    }
+    hold(p, byte, ctrl);
+    size_t keep = 0;
+    for (size_t k = 0; k < p->n_active; k++) {
+        struct pattern *t = p->active[k];
+        while (t->at && !same(p, t, t->at, byte, ctrl))
+            t->at = t->fail[t->at - 1];
+        if (same(p, t, t->at, byte, ctrl))
+            t->at++;
+        size_t need = t->at + (t->lf ? lf_before(p, t->at) : 0);
+        if (t->at == t->n) {
+            size_t before = held(p) - need;
+            if (t->action == FOUND_STOP && p->include_stop)
+                before = held(p);
+            release(p, before);
+            drop_last(p, held(p));
+            act(p, t);
+            return;
+        }
+        if (need > keep)
+            keep = need;
+    }
+    release(p, held(p) - keep);
+    for (; p->begin < p->end && is_lf(p, p->begin); p->begin++) /* a long run of newlines is a number, not memory */
+        p->lf_run++;
+}
+
+/* ---- interface ---- */
+
+static const char *const start_names[] = {"reasoning", "content", "tool_block", "reasoning_continued", "content_continued"};
+static const char *const finish_names[] = {"stop", "length", "content_filter", "abort", "error", "tool_calls", "stop"};
+
+bool di_parse_start_from_name(struct di_str name, enum di_parse_start *out)
+{
+    for (size_t i = 0; i < sizeof start_names / sizeof *start_names; i++)
+        if (di_str_eqc(name, start_names[i])) {
+            *out = (enum di_parse_start)i;
+            return true;
+        }
+    return false;
+}
+
+const char *di_finish_name(enum di_finish f)
+{
+    return finish_names[f];
+}
+
+bool di_finish_from_name(struct di_str name, enum di_finish *out)
+{
+    for (size_t i = 0; i <= DI_FINISH_ERROR; i++)
+        if (di_str_eqc(name, finish_names[i])) {
+            *out = (enum di_finish)i;
+            return true;
+        }
+    return false;
+}
+
+static void make_failure_table(const struct di_parser *p, struct pattern *t)
+{
+    t->fail[0] = 0;
+    for (size_t i = 1, k = 0; i < t->n; i++) {
+        bool ctrl = i >= t->ctrl_lo && i < t->ctrl_hi;
+        while (k && !same(p, t, k, t->bytes[i], ctrl))
+            k = t->fail[k - 1];
+        if (same(p, t, k, t->bytes[i], ctrl))
+            k++;
+        t->fail[i] = (uint32_t)k;
+    }
+}
+
+static void collect_patterns(struct di_parser *p, const struct di_parser_settings *s)
+{
+    for (size_t i = 0; i < s->n_stop; i++)
+        p->patterns[i] = (struct pattern){.bytes = s->stop[i].p, .n = s->stop[i].n, .states = STOP_STATES, .action = FOUND_STOP};
+    p->n_stop = p->n_patterns = s->n_stop;
+    for (size_t i = 0; i < N_LITERALS; i++) {
+        const struct literal *l = &literals[i];
+        if (l->tools && !s->tools_declared)
+            continue;
+        p->patterns[p->n_patterns++] = (struct pattern){.bytes = l->text, .n = strlen(l->text), .ctrl_lo = l->ctrl_lo,
+            .ctrl_hi = l->ctrl_hi, .lf = l->lf, .states = l->states, .action = l->action};
+    }
+}
+
+/* One block: failure tables, then copies of the stop strings, then the two halves of the held bytes. */
+static di_status lay_out(struct di_parser *p, di_error *err)
+{
+    size_t total = 0, longest = 0, stops = 0;
+    for (size_t i = 0; i < p->n_patterns; i++) {
+        size_t n = p->patterns[i].n;
+        if (n > UINT32_MAX / 2)
+            return di_fail(err, DI_ERR_LIMIT, "stop", "a stop string of %zu bytes is too long", n);
+        total += n;
+        stops += i < p->n_stop ? n : 0;
+        longest = n > longest ? n : longest;
+    }
+    p->held_cap = longest * 2; /* room for `longest` and the next byte; twice, so that moving down is rare */
+    size_t bytes = total * sizeof(uint32_t) + stops + p->held_cap * 2; /* far from SIZE_MAX: at most 35 patterns below 2^31 */
+    p->storage = di_malloc(bytes);
+    if (!p->storage)
+        return di_fail(err, DI_ERR_MEMORY, "", "out of memory for a parser of %zu bytes", bytes);
+    uint32_t *fail = p->storage;
+    unsigned char *copy = (unsigned char *)(fail + total);
+    p->held = copy + stops;
+    p->held_ctrl = p->held + p->held_cap;
+    for (size_t i = 0; i < p->n_patterns; i++) {
+        struct pattern *t = &p->patterns[i];
+        t->fail = fail;
+        fail += t->n;
+        if (i < p->n_stop) {
+            t->bytes = memcpy(copy, t->bytes, t->n);
+            copy += t->n;
+        }
+        make_failure_table(p, t);
+    }
+    return DI_OK;
+}
+
+di_status di_parser_create(const struct di_parser_settings *s, di_parse_emit *emit, void *arg, struct di_parser **out, di_error *err)
+{
+    di_status status = DI_OK;
+    struct di_parser *p = NULL;
+    *out = NULL;
+    CHECK(s->n_stop <= DI_PARSE_MAX_STOP, err, DI_ERR_INVALID, "stop", "%zu stop strings were given, the limit is %d", s->n_stop,
+          DI_PARSE_MAX_STOP);
+    for (size_t i = 0; i < s->n_stop; i++)
+        CHECK(s->stop[i].n > 0, err, DI_ERR_INVALID, "stop", "a stop string is empty");
+    p = di_calloc(1, sizeof *p);
+    CHECK(p, err, DI_ERR_MEMORY, "", "out of memory for a parser");
+    p->emit = emit;
+    p->arg = arg;
+    p->json_mode = s->json_mode;
+    p->spelling = s->spelling;
+    p->hide_control = s->hide_control;
+    p->include_stop = s->include_stop;
+    p->recover = s->recover_unclosed_reasoning;
+    p->max_call_bytes = s->max_call_bytes ? s->max_call_bytes : DEFAULT_CALL_BYTES;
+    p->stop_index = SIZE_MAX;
+    collect_patterns(p, s);
+    TRY(lay_out(p, err));
+    enum state content = s->json_mode ? JSON_BEFORE : CONTENT;
+    const enum state first[] = {REASONING, content, BLOCK, REASONING, content};
+    enter(p, first[s->start]);
+    p->trim = s->start == DI_START_REASONING || (s->start == DI_START_CONTENT && !s->json_mode);
+    *out = p;
+    p = NULL;
+out:
+    di_parser_destroy(p);
+    return status;
+}
+
+void di_parser_destroy(struct di_parser *p)
+{
+    if (!p)
+        return;
+    di_buf_fini(&p->run);
+    di_buf_fini(&p->text);
+    di_buf_fini(&p->decoded);
+    di_buf_fini(&p->quoted);
+    di_buf_fini(&p->name);
+    di_buf_fini(&p->raw);
+    di_free(p->storage);
+    di_free(p);
+}
+
+static di_status memory_ok(const struct di_parser *p, di_error *err)
+{
+    bool failed = p->failed || p->run.failed || p->text.failed || p->name.failed || p->raw.failed;
+    return failed ? di_fail(err, DI_ERR_MEMORY, "", "out of memory while parsing the output") : DI_OK;
+}
+
+di_status di_parser_feed(struct di_parser *p, struct di_str bytes, enum di_parse_bytes kind, di_error *err)
+{
+    if (p->finished)
+        return di_fail(err, DI_ERR_INVALID, "", "output was fed to a parser that has finished");
+    bool ctrl = kind == DI_PARSE_CONTROL && !p->spelling;
+    for (size_t i = 0; i < bytes.n; i++)
+        step(p, bytes.p[i], ctrl);
+    flush_run(p, false);
+    emit_text(p);
+    return memory_ok(p, err);
+}
+
+di_status di_parser_finish(struct di_parser *p, enum di_finish backend, di_error *err)
+{
+    if (p->finished)
+        return di_fail(err, DI_ERR_INVALID, "", "a parser was finished twice");
+    p->finished = true;
+    release(p, held(p));
+    flush_run(p, true);
+    if (p->state == RAW)
+        end_raw(p, true);
+    emit_text(p);
+    struct di_parse_event ev = {.kind = DI_EVENT_RECOVER, .stop_index = p->stop_index};
+    if (p->recover && p->state == REASONING && backend == DI_FINISH_STOP)
+        p->emit(p->arg, &ev);
+    if (IN(p->state) & (IN(BLOCK) | IN(NAME) | IN(ARGS) | IN(KEY) | IN(TYPE) | IN(STRING) | IN(RAW)))
+        p->notes |= DI_NOTE_END_INSIDE_CALL;
+    ev.kind = DI_EVENT_DONE;
+    ev.notes = p->notes;
+    ev.finish = p->stop_index != SIZE_MAX ? DI_FINISH_STOP_STRING
+                : backend == DI_FINISH_STOP && p->n_calls ? DI_FINISH_TOOL_CALLS : backend;
+    p->emit(p->arg, &ev);
+    return memory_ok(p, err);
+}
+
+enum di_parse_phase di_parser_phase(const struct di_parser *p)
+{
+    switch (p->state) {
+    case REASONING: return DI_PHASE_REASONING;
+    case CONTENT:
+    case JSON_BEFORE:
+    case JSON_INSIDE:
+    case JSON_AFTER: return DI_PHASE_CONTENT;
+    case DONE: return DI_PHASE_DONE;
+    default: return DI_PHASE_TOOLS;
+    }
+}
+
+bool di_parser_stopped(const struct di_parser *p)
+{
+    return p->stop_index != SIZE_MAX;
+}
