@@ -1,0 +1,67 @@
+# The commands of the project. The building itself is CMake's work (CMakeLists.txt); this file only calls it with the right settings.
+#   BUILD=DIR  JOBS=N  CC=clang  FUZZ_SECONDS=600  FUZZ=name_fuzz  TESTS=pattern  BENCH_ARGS=...
+BUILD ?= build
+JOBS ?= $(shell nproc 2>/dev/null || echo 2)
+FUZZ_SECONDS ?= 600
+VENV = $(BUILD)/venv
+export FUZZ_SECONDS JOBS
+
+# $(call configure_and_build,DIRECTORY,CMAKE SETTINGS[,TARGET])
+define configure_and_build
+	@command -v cmake >/dev/null && command -v ninja >/dev/null || { echo "cmake or ninja is missing: run tools/install-deps" >&2; exit 1; }
+	@[ -f $(1)/build.ninja ] || cmake -G Ninja -S . -B $(1) $(2)
+	@ninja -C $(1) -j $(JOBS) $(3)
+endef
+
+.PHONY: all build run test test-builds fuzz bench lint format clean help
+all: build
+
+build:
+	$(call configure_and_build,$(BUILD),-DCMAKE_BUILD_TYPE=Release,deepinfer)
+
+run:
+	@tools/install-deps
+	@$(MAKE) --no-print-directory build
+	@python3 tools/show_answers --binary $(BUILD)/deepinfer --model models/nano
+
+test-builds:
+	$(call configure_and_build,$(BUILD),-DCMAKE_BUILD_TYPE=Release)
+	$(call configure_and_build,$(BUILD)-asan,-DDI_SANITIZE=address$(comma)undefined)
+	$(call configure_and_build,$(BUILD)-tsan,-DDI_SANITIZE=thread)
+comma := ,
+
+test:
+	@tools/install-deps --test
+	@$(MAKE) --no-print-directory test-builds
+	@tools/make_venv $(VENV) tests/requirements.txt
+	@python3 tests/run --python $(VENV)/bin/python --binary $(BUILD)/deepinfer --filter '$(TESTS)' $(BUILD) $(BUILD)-asan $(BUILD)-tsan
+
+fuzz: export CC = clang
+fuzz:
+	@tools/install-deps --dev
+	$(call configure_and_build,$(BUILD)-fuzz,-DDI_FUZZ=ON -DDI_SANITIZE=address$(comma)undefined)
+	@tools/fuzz $(BUILD)-fuzz '$(FUZZ)'
+
+bench: build
+	@$(BUILD)/deepinfer bench $(BENCH_ARGS)
+
+lint:
+	@tools/install-deps --dev
+	$(call configure_and_build,$(BUILD),-DCMAKE_BUILD_TYPE=Release)
+	@tools/lint $(BUILD)
+
+format:
+	@git ls-files -z '*.c' '*.h' | xargs -0 clang-format -i
+
+clean:
+	rm -rf $(BUILD) $(BUILD)-asan $(BUILD)-tsan $(BUILD)-fuzz
+
+help:
+	@echo 'make         build $(BUILD)/deepinfer'
+	@echo 'make run     install what is needed, build, let the small model in models/nano answer some prompts'
+	@echo 'make test    install what is needed, run every test in Release, ASan+UBSan and TSan builds'
+	@echo 'make fuzz    run every fuzzer for FUZZ_SECONDS (600); FUZZ=NAME runs one'
+	@echo 'make bench   measure; BENCH_ARGS=... goes to `deepinfer bench`'
+	@echo 'make lint    include rules, clang-tidy, cppcheck, formatting'
+	@echo 'make format  format the sources with clang-format'
+	@echo 'make clean   delete the build directories'
