@@ -32,7 +32,8 @@ static const struct field fields[] = {
     I(TEXT, num_hidden_layers, 1, DI_MAX_LAYERS), I(TEXT, num_attention_heads, 1, 1024), M32(head_dim, 4096),
     I(TEXT, qk_rope_head_dim, 2, 1024), M32(q_lora_rank, 1 << 16), M32(o_lora_rank, 1 << 16), I(TEXT, o_groups, 1, 1024),
     I(TEXT, n_routed_experts, 1, 4096), I(TEXT, n_shared_experts, 1, 1), I(TEXT, num_experts_per_tok, 1, DI_MAX_EXPERTS_PER_TOK),
-    I(TEXT, sliding_window, 1, 128) /* the window rings are made for 128 (spec §6) */, I(TEXT, index_n_heads, 1, 1024), M32(index_head_dim, 4096), I(TEXT, index_topk, 1, 1 << 20),
+    I(TEXT, sliding_window, 1, 128), /* the window rings are made for 128 (spec §6) */
+    I(TEXT, index_n_heads, 1, 1024), M32(index_head_dim, 4096), I(TEXT, index_topk, 1, 1 << 20),
     I(TEXT, candidate_source_layer_id, -1, DI_MAX_LAYERS), I(TEXT, candidate_topk_blocks, 1, 1 << 20),
     I(TEXT, candidate_block_size, 1, 1 << 16), I(TEXT, hc_mult, 1, DI_MAX_STREAMS), I(TEXT, hc_sinkhorn_iters, 1, 1000),
     L(TEXT, max_position_embeddings, 1, 1 << 30), D(TEXT, swiglu_limit, 1e-30, 1e30), D(TEXT, rms_norm_eps, 0, 1),
