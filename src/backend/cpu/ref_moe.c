@@ -1,0 +1,131 @@
+/* Reference ops of the feed-forward part and of the n-gram memory. */
+#include "backend/cpu/ref.h"
+
+static float router_score(float l)
+{
+    float softplus = l > 20.0f ? l : log1pf(expf(l));
+    return sqrtf(softplus);
+}
+
+void ref_router(struct di_backend *be, const struct di_op_router *d)
+{
+    float *s = (float *)di_cpu_of(be)->shared + (size_t)d->d * 65; /* behind the scratch of ref_matmul */
+    ref_matmul(be, &(struct ref_matmul){d->m, d->w, d->x, (size_t)d->d, s, (size_t)d->experts});
+    for (int i = 0; i < d->m; i++, s += d->experts) {
+        const float *bias = d->is_image && d->is_image[i] ? d->bias_vl : d->bias;
+        int32_t *ids = d->ids + (size_t)i * (size_t)d->k;
+        float *weights = d->weights + (size_t)i * (size_t)d->k, sum = 0;
+        for (int e = 0; e < d->experts; e++)
+            s[e] = router_score(s[e]);
+        for (int n = 0; n < d->k; n++) { /* insert the next best, keeping ids ascending */
+            int best = -1;
+            for (int e = 0; e < d->experts; e++) {
+                bool taken = false;
+                for (int t = 0; t < n; t++)
+                    taken = taken || ids[t] == e;
+                if (!taken && (best < 0 || s[e] + bias[e] > s[best] + bias[best]))
+                    best = e;
+            }
+            int at = n;
+            for (; at > 0 && ids[at - 1] > best; at--)
+                ids[at] = ids[at - 1];
+            ids[at] = best;
+        }
+        for (int n = 0; n < d->k; n++)
+            sum += s[ids[n]];
+        for (int n = 0; n < d->k; n++)
+            weights[n] = s[ids[n]] / (sum + 1e-20f) * d->scale;
+    }
+}
+
+/* One expert on m rows: x [m, d] -> y [m, d] (B). weight[i] or NULL for the shared expert. Scratch g, u [m, f]. */
+static void expert(struct di_backend *be, const struct di_op_moe *d, const struct di_expert *e, int m, const float *x, const float *weight,
+                   float *y)
+{
+    size_t f = (size_t)d->f, n = (size_t)m * f;
+    float *g = (float *)di_cpu_of(be)->shared + (size_t)(d->d > d->f ? d->d : d->f) * 65 + 2 * (size_t)be->params.max_rows * (size_t)d->d;
+    float *u = g + (size_t)be->params.max_rows * f;
+    ref_matmul(be, &(struct ref_matmul){m, &e->w1, x, (size_t)d->d, g, f});
+    ref_matmul(be, &(struct ref_matmul){m, &e->w3, x, (size_t)d->d, u, f});
+    for (size_t i = 0; i < n; i++) {
+        float gate = fminf(ref_b(be, g[i]), d->limit), up = ref_b(be, u[i]);
+        up = fminf(fmaxf(up, -d->limit), d->limit);
+        float h = gate * ref_sigmoid(gate) * up;
+        g[i] = ref_b(be, weight ? weight[i / f] * h : h); /* the routing weight comes before the quantiser (spec §9.17) */
+    }
+    if (be->params.numerics.q_linear)
+        di_q8_round(g, n, g);
+    ref_matmul(be, &(struct ref_matmul){m, &e->w2, g, f, y, (size_t)d->d});
+    for (size_t i = 0; i < (size_t)m * (size_t)d->d; i++)
+        y[i] = ref_b(be, y[i]);
+}
+
+void ref_moe(struct di_backend *be, const struct di_op_moe *d)
+{
+    /* Ids of a row ascend, so walking the experts upward adds every row's slots in slot order. */
+    size_t width = (size_t)d->d;
+    float *xs = (float *)di_cpu_of(be)->shared + (size_t)(d->d > d->f ? d->d : d->f) * 65, *ys = xs + (size_t)be->params.max_rows * width;
+    float *weight = ys + (size_t)be->params.max_rows * (width + 2 * (size_t)d->f), *y = d->y;
+    int32_t *row = (int32_t *)(weight + be->params.max_rows), last = 0;
+    memset(y, 0, (size_t)d->m * width * sizeof *y);
+    for (int i = 0; i < d->m * d->k; i++)
+        last = d->ids[i] > last ? d->ids[i] : last;
+    for (int32_t e = 0; e <= last; e++) {
+        int count = 0;
+        for (int i = 0; i < d->m * d->k; i++) {
+            if (d->ids[i] != e)
+                continue;
+            row[count] = i / d->k;
+            weight[count] = d->weights[i];
+            memcpy(xs + (size_t)count++ * width, (const float *)d->x + (size_t)(i / d->k) * width, width * sizeof *xs);
+        }
+        if (count == 0)
+            continue;
+        expert(be, d, &d->experts[e], count, xs, weight, ys);
+        for (int i = 0; i < count; i++)
+            for (size_t c = 0; c < width; c++)
+                y[(size_t)row[i] * width + c] += ys[(size_t)i * width + c];
+    }
+    expert(be, d, d->shared, d->m, d->x, NULL, ys);
+    for (size_t i = 0; i < (size_t)d->m * width; i++)
+        y[i] = ref_b(be, y[i] + ys[i]);
+}
+
+void ref_engram_gather(struct di_backend *be, const struct di_op_engram_gather *d)
+{
+    (void)be;
+    float *e = d->e;
+    for (int i = 0; i < d->m * d->cols; i++, e += d->hd) {
+        int64_t r = d->idx[i];
+        for (int c = 0; c < d->hd; c++)
+            e[c] = r < 0 ? 0.0f
+                         : di_e4m3_value[d->table[(size_t)r * (size_t)d->hd + (size_t)c]] *
+                               di_e8m0_value(d->scale[((size_t)r * (size_t)d->hd + (size_t)c) / 32]);
+    }
+}
+
+void ref_engram_gate(struct di_backend *be, const struct di_op_engram_gate *d)
+{
+    for (int i = 0; i < d->m; i++) {
+        if (d->skip && d->skip[i])
+            continue;
+        const float *kv = (const float *)d->kv + (size_t)i * (size_t)((d->streams + 1) * d->d), *value = kv + d->streams * d->d;
+        for (int s = 0; s < d->streams; s++) {
+            float *x = (float *)d->x + (size_t)(i * d->streams + s) * (size_t)d->d;
+            const float *key = kv + s * d->d, *qk = d->qk + s * d->d;
+            double dot = 0, xx = 0, kk = 0;
+            for (int c = 0; c < d->d; c++) {
+                dot += (double)(x[c] * qk[c]) * key[c];
+                xx += (double)x[c] * x[c];
+                kk += (double)key[c] * key[c];
+            }
+            float n = (float)d->d, score = (float)dot;
+            score *= 1.0f / sqrtf((float)xx / n + d->eps);
+            score *= 1.0f / sqrtf((float)kk / n + d->eps);
+            score *= 1.0f / sqrtf(n);
+            float gate = ref_sigmoid(copysignf(sqrtf(fmaxf(fabsf(score), 1e-6f)), score));
+            for (int c = 0; c < d->d; c++)
+                x[c] = ref_b(be, x[c] + gate * value[c]);
+        }
+    }
+}

@@ -1,0 +1,38 @@
+/* Memory of the cached state: a pool of G blocks (64 tokens each) and, for each slot, its rings, tails and page table (design: two kinds of
+ * cached state). All of it is allocated at creation; reserving and releasing blocks moves numbers only. Not thread-safe: the engine's thread
+ * owns it. */
+#ifndef DI_CACHE_KV_STORE_H
+#define DI_CACHE_KV_STORE_H
+
+#include "backend/backend.h"
+
+struct di_kv_store {
+    struct di_kv_layout layout;
+    int slots, n_blocks, pages_per_slot, n_free;
+    uint8_t *blocks, *rings;
+    float *tails;
+    int32_t *pages;     /* [slots][pages_per_slot] */
+    int32_t *free_list; /* stack of n_free block numbers */
+    int *n_pages;       /* [slots] blocks held */
+    uint8_t **ring_of;
+    float **tail_of;
+    const int32_t **pages_of;
+};
+
+/* Bytes of G and of S that create will allocate. */
+void di_kv_store_bytes(const struct di_kv_layout *l, int slots, int n_blocks, int64_t max_context, uint64_t *g_bytes, uint64_t *s_bytes);
+di_status di_kv_store_create(const struct di_kv_layout *l, int slots, int n_blocks, int64_t max_context, struct di_kv_store **out, di_error *err);
+void di_kv_store_destroy(struct di_kv_store *s);
+/* Blocks that `tokens` positions need. */
+static inline int di_kv_blocks_for(int64_t tokens)
+{
+    return (int)((tokens + DI_BLOCK_TOKENS - 1) / DI_BLOCK_TOKENS); /* contexts are below 2^31 */
+}
+/* Let the slot's pages cover positions [0, tokens). False, with nothing changed, if the pool has too few free blocks. */
+bool di_kv_reserve(struct di_kv_store *s, int slot, int64_t tokens);
+/* Give back all blocks of a slot. Rings need no cleaning: a row is read only at positions that were written. */
+void di_kv_release(struct di_kv_store *s, int slot);
+/* The view that ops use. Valid as long as the store. */
+struct di_kv di_kv_view(const struct di_kv_store *s);
+
+#endif

@@ -1,0 +1,340 @@
+/* The forward pass (spec/model.md §5.1), the only description of the network. Each site reads like the specification: mix, collapse, the
+ * sub-layer, expand. Buffers live in one region that is laid out once for max_rows. */
+#include "model/forward.h"
+
+#include <math.h>
+
+/* ---------------------------------------------------------------- buffers */
+
+static size_t carve(uint8_t *base, size_t *at, size_t bytes, void **out)
+{
+    *out = base ? base + *at : NULL;
+    *at += (bytes + 63) & ~(size_t)63;
+    return *at;
+}
+
+/* Lay out the buffers behind `base` (NULL: only count). One line an array: name, values a row, bytes a value. */
+size_t di_forward_layout(const struct di_config *c, size_t act, int max_rows, uint8_t *base, struct di_buffers *b)
+{
+    size_t m = (size_t)max_rows, at = 0, d = (size_t)c->hidden_size, s = (size_t)c->hc_mult, hd = (size_t)c->head_dim;
+    size_t half = (size_t)c->qk_rope_head_dim / 2, ngrams = c->n_engram ? (size_t)c->engram_max_ngram_size - 1 : 0;
+    size_t cols = ngrams * (size_t)c->engram_n_heads;
+    const struct {
+        void *field; /* address of a pointer */
+        size_t values, bytes;
+    } arrays[] = {
+        {&b->ids, 1, 4}, {&b->pos, 1, 4}, {&b->chunk, 1, 4}, {&b->floor, 1, 4}, {&b->closed2, 1, 4}, {&b->closed1, 1, 4}, {&b->pos2, 1, 4},
+        {&b->image, 1, 1},
+        {&b->x, s * d, act}, {&b->n, d, act}, {&b->nq, d, act}, {&b->y, d, act},
+        {&b->pre_attn, s, 4}, {&b->pre_ffn, s, 4}, {&b->post, s, 4}, {&b->comb, s * s, 4},
+        {&b->qr, (size_t)c->q_lora_rank, act}, {&b->q, (size_t)c->num_attention_heads * hd, act},
+        {&b->o, (size_t)c->num_attention_heads * hd, act}, {&b->a, (size_t)(c->o_groups * c->o_lora_rank), act},
+        {&b->kv, hd, act}, {&b->window, 1, hd * 4 + 64}, {&b->comp_kv, hd, 4}, {&b->comp_gate, hd, 4}, {&b->latent, hd, act},
+        {&b->key, (size_t)c->index_head_dim, act}, {&b->iq, (size_t)(c->index_n_heads * c->index_head_dim), act},
+        {&b->iw, (size_t)c->index_n_heads, act}, {&b->sel, (size_t)c->index_topk, 4}, {&b->sel_n, 1, 4},
+        {&b->cand, (size_t)c->candidate_topk_blocks, 4}, {&b->cand_n, 1, 4},
+        {&b->experts, (size_t)c->num_experts_per_tok, 4}, {&b->expert_weights, (size_t)c->num_experts_per_tok, 4},
+        {&b->engram_rows, (size_t)c->n_engram * cols, 8}, {&b->e, cols * (size_t)c->engram_head_dim, act},
+        {&b->ekv, c->n_engram ? (s + 1) * d : 0, act},
+        {&b->cos_main, half, 4}, {&b->sin_main, half, 4}, {&b->cos_comp, half, 4}, {&b->sin_comp, half, 4}, {&b->cos_pair, half, 4},
+        {&b->sin_pair, half, 4},
+    };
+    for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) {
+        void *p;
+        carve(base, &at, m * arrays[i].values * arrays[i].bytes, &p);
+        memcpy(arrays[i].field, &p, sizeof p);
+    }
+    return at;
+}
+
+size_t di_forward_bytes(const struct di_config *c, size_t act_bytes, int max_rows)
+{
+    struct di_buffers ignored;
+    return di_forward_layout(c, act_bytes, max_rows, NULL, &ignored);
+}
+
+/* ---------------------------------------------------------------- one step */
+
+struct ctx {
+    struct di_model *m;
+    const struct di_config *c;
+    struct di_backend *be;
+    const struct di_ops *ops;
+    const struct di_step *step;
+    struct di_buffers b;
+    struct di_rows rows;
+    int n_closed1, n_closed2; /* groups that this step closes at ratio 1 (all rows) and 2 */
+    float eps;
+};
+
+static void trace(struct ctx *x, const char *name, int layer, void *data, size_t row_bytes, const int32_t *counts)
+{
+    const struct di_trace *t = x->step->trace;
+    if (t)
+        t->at(t->ctx, &(struct di_trace_point){name, layer, x->rows.m, row_bytes, data, counts});
+}
+
+static void linear(struct ctx *x, int m, const struct di_weight *w, const void *in, void *out)
+{
+    x->ops->linear(x->be, &(struct di_op_linear){m, w, in, out, false});
+}
+
+static void quant8(struct ctx *x, int k, const void *in, void *out)
+{
+    x->ops->quant8(x->be, &(struct di_op_quant8){x->rows.m, k, in, out});
+}
+
+/* The input of a class R linear: quantised into `space`, or as it is. */
+static const void *linear_input(struct ctx *x, int k, const void *in, void *space)
+{
+    if (!x->be->params.numerics.q_linear)
+        return in;
+    quant8(x, k, in, space);
+    return space;
+}
+
+static void hc_mix(struct ctx *x, const float *fn, const float *base, const float *scale, float *pre)
+{
+    const struct di_config *c = x->c;
+    x->ops->hc_mix(x->be, &(struct di_op_hc_mix){x->rows.m, c->hc_mult, c->hidden_size, c->hc_sinkhorn_iters, (float)c->hc_eps, x->eps, x->b.x,
+                                                fn, base, scale, pre, x->b.post, x->b.comb});
+}
+
+static void hc_norm(struct ctx *x, const float *pre, const uint8_t *w)
+{
+    x->ops->hc_norm(x->be, &(struct di_op_hc_norm){x->rows.m, x->c->hc_mult, x->c->hidden_size, x->eps, x->b.x, pre, w, x->b.n});
+}
+
+static void hc_expand(struct ctx *x)
+{
+    x->ops->hc_expand(x->be, &(struct di_op_hc_expand){x->rows.m, x->c->hc_mult, x->c->hidden_size, x->b.x, x->b.post, x->b.comb, x->b.y});
+}
+
+static void engram(struct ctx *x, int l)
+{
+    const struct di_config *c = x->c;
+    const struct di_layer *w = &x->m->layers[l];
+    int cols = (c->engram_max_ngram_size - 1) * c->engram_n_heads, width = cols * c->engram_head_dim;
+    const int64_t *idx = x->b.engram_rows + (size_t)c->layer_engram[l] * (size_t)x->rows.m * (size_t)cols;
+    x->ops->engram_gather(x->be, &(struct di_op_engram_gather){x->rows.m, cols, c->engram_head_dim, idx, w->engram.table, w->engram.scale, x->b.e});
+    linear(x, x->rows.m, &w->engram.wkv, linear_input(x, width, x->b.e, x->b.e), x->b.ekv);
+    x->ops->engram_gate(x->be, &(struct di_op_engram_gate){x->rows.m, c->hc_mult, c->hidden_size, x->eps, x->b.x, x->b.ekv, w->engram.qk, x->b.image});
+}
+
+/* Spec §5.6: the groups that this step closes, into the pages. Index keys come from the latent before its RoPE. */
+static void compressor(struct ctx *x, int l)
+{
+    const struct di_config *c = x->c;
+    const struct di_layer *w = &x->m->layers[l];
+    struct di_buffers *b = &x->b;
+    int src = c->layer_kv_source[l], ratio = c->compress_ratios[l], half = c->qk_rope_head_dim / 2;
+    int n = ratio == 2 ? x->n_closed2 : x->n_closed1;
+    const int32_t *closed = ratio == 2 ? b->closed2 : b->closed1;
+    const float *cos = ratio == 2 ? b->cos_pair : b->cos_comp, *sin = ratio == 2 ? b->sin_pair : b->sin_comp;
+    const struct di_kv *kv = &x->step->kv;
+    if (ratio == 2) {
+        x->ops->linear(x->be, &(struct di_op_linear){x->rows.m, &w->compressor.wkv, b->n, b->comp_kv, true});
+        x->ops->linear(x->be, &(struct di_op_linear){x->rows.m, &w->compressor.wgate, b->n, b->comp_gate, true});
+    } else {
+        linear(x, x->rows.m, &w->compressor.wkv, b->n, b->kv);
+    }
+    if (n > 0) {
+        x->ops->compress(x->be, &(struct di_op_compress){n, closed, &x->rows, kv, src, c->head_dim, x->eps, b->kv, b->comp_kv, b->comp_gate,
+                                                        w->compressor.norm, b->latent});
+        linear(x, n, &w->indexer.wk, b->latent, b->key);
+        x->ops->key_store(x->be, &(struct di_op_key_store){n, c->index_head_dim, half, closed, &x->rows, kv, src, x->eps, b->key,
+                                                          w->indexer.k_norm, cos, sin});
+        x->ops->comp_store(x->be, &(struct di_op_comp_store){n, c->head_dim, half, closed, &x->rows, kv, src, b->latent, cos, sin});
+    }
+    if (ratio == 2)
+        x->ops->tail_commit(x->be, &(struct di_op_tail_commit){&x->rows, kv, src, c->head_dim, b->comp_kv, b->comp_gate});
+}
+
+/* Spec §5.7: the list of selected groups that this layer and those after it use. qr is quantised already. */
+static void indexer(struct ctx *x, int l, const void *qr)
+{
+    const struct di_config *c = x->c;
+    const struct di_layer *w = &x->m->layers[l];
+    struct di_buffers *b = &x->b;
+    int hi = c->index_n_heads, di = c->index_head_dim, first = c->candidate_source_layer_id;
+    const struct di_trace *t = x->step->trace;
+    linear(x, x->rows.m, &w->indexer.wq_b, qr, b->iq);
+    x->ops->index_query(x->be, &(struct di_op_index_query){x->rows.m, hi, di, c->qk_rope_head_dim / 2, b->iq, b->cos_comp, b->sin_comp});
+    linear(x, x->rows.m, &w->indexer.weights_proj, b->n, b->iw);
+    float factor = (float)(1.0 / sqrt((double)di) / sqrt((double)hi));
+    x->ops->scale(x->be, &(struct di_op_scale){(int64_t)x->rows.m * hi, factor, b->iw});
+    enum di_candidates mode = first < 0 || l < first ? DI_CAND_NONE : l == first ? DI_CAND_PRODUCE : DI_CAND_FILTER;
+    x->ops->index_select(x->be, &(struct di_op_index_select){x->rows.m, hi, di, c->index_topk, c->layer_kv_source[l], &x->rows, &x->step->kv, b->iq,
+                                                            b->iw, b->sel, b->sel_n, mode, c->candidate_topk_blocks, c->candidate_block_size,
+                                                            b->cand, b->cand_n, t ? t->scores : NULL, t ? t->scores_ld : 0});
+    trace(x, "selected", l, b->sel, (size_t)c->index_topk * 4, b->sel_n);
+    if (mode == DI_CAND_PRODUCE)
+        trace(x, "candidates", l, b->cand, (size_t)c->candidate_topk_blocks * 4, b->cand_n);
+    if (t && t->scores)
+        trace(x, "scores", l, t->scores, (size_t)t->scores_ld * 4, NULL);
+}
+
+/* Spec §5.3: n -> y. */
+static void attention(struct ctx *x, int l)
+{
+    const struct di_config *c = x->c;
+    const struct di_layer *w = &x->m->layers[l];
+    struct di_buffers *b = &x->b;
+    int m = x->rows.m, heads = c->num_attention_heads, d = c->head_dim, half = c->qk_rope_head_dim / 2, ratio = c->compress_ratios[l];
+    const float *cos = ratio ? b->cos_comp : b->cos_main, *sin = ratio ? b->sin_comp : b->sin_main;
+    const void *nq = linear_input(x, c->hidden_size, b->n, b->nq);
+    linear(x, m, &w->wq_a, nq, b->qr);
+    linear(x, m, &w->wkv, nq, b->kv);
+    x->ops->window_store(x->be, &(struct di_op_window_store){m, d, half, x->eps, b->kv, w->kv_norm, cos, sin, b->window});
+    trace(x, "window", l, b->window, x->be->layout.window_row_bytes, NULL);
+    x->ops->rmsnorm(x->be, &(struct di_op_rmsnorm){m, c->q_lora_rank, x->eps, b->qr, w->q_norm, b->qr});
+    const void *qr = linear_input(x, c->q_lora_rank, b->qr, b->qr);
+    linear(x, m, &w->wq_b, qr, b->q);
+    x->ops->rope(x->be, &(struct di_op_rope){m, heads, d, half, false, b->q, cos, sin});
+    if (c->layer_is_kv_source[l])
+        compressor(x, l);
+    if (c->layer_is_index_source[l])
+        indexer(x, l, qr);
+    x->ops->attention(x->be, &(struct di_op_attention){m, heads, d, c->sliding_window, l, ratio ? c->layer_kv_source[l] : -1,
+                                                      (float)(1.0 / sqrt((double)d)), &x->rows, &x->step->kv, b->window, b->sel, b->sel_n,
+                                                      c->index_topk, b->q, w->attn_sink, b->o});
+    x->ops->window_commit(x->be, &(struct di_op_window_commit){&x->rows, &x->step->kv, l, b->window});
+    x->ops->rope(x->be, &(struct di_op_rope){m, heads, d, half, true, b->o, cos, sin});
+    if (x->be->params.numerics.q_wo_a)
+        quant8(x, heads * d, b->o, b->o);
+    linear(x, m, &w->wo_a, b->o, b->a);
+    linear(x, m, &w->wo_b, linear_input(x, c->o_groups * c->o_lora_rank, b->a, b->a), b->y);
+}
+
+/* Spec §5.8: n -> y. */
+static void moe(struct ctx *x, int l)
+{
+    const struct di_config *c = x->c;
+    const struct di_layer *w = &x->m->layers[l];
+    struct di_buffers *b = &x->b;
+    int m = x->rows.m, k = c->num_experts_per_tok;
+    x->ops->router(x->be, &(struct di_op_router){m, c->hidden_size, c->n_routed_experts, k, (float)c->routed_scaling_factor, b->n, &w->gate,
+                                                w->gate_bias, w->gate_bias_vl, b->image, b->experts, b->expert_weights});
+    trace(x, "experts", l, b->experts, (size_t)k * 4, NULL);
+    trace(x, "expert_weights", l, b->expert_weights, (size_t)k * 4, NULL);
+    x->ops->moe(x->be, &(struct di_op_moe){m, c->hidden_size, c->moe_intermediate_size, k, (float)c->swiglu_limit,
+                                          linear_input(x, c->hidden_size, b->n, b->nq), b->experts, b->expert_weights, w->experts, &w->shared, b->y});
+}
+
+/* Lagged hyper-connections: a site collapses with the `pre` of the site before it and hands its own to the next (spec §5.1). */
+static void layer(struct ctx *x, int l)
+{
+    const struct di_layer *w = &x->m->layers[l];
+    struct di_buffers *b = &x->b;
+    size_t streams = (size_t)(x->c->hc_mult * x->c->hidden_size) * x->ops->act_bytes;
+    trace(x, "layer_in", l, b->x, streams, NULL);
+    if (x->c->layer_engram[l] >= 0)
+        engram(x, l);
+    for (int t = 0; x->step->features && t < x->c->n_dspark_targets; t++)
+        if (x->c->dspark_target_layer_ids[t] == l)
+            x->ops->hc_mean(x->be, &(struct di_op_hc_mean){x->rows.m, x->c->hc_mult, x->c->hidden_size, b->x,
+                                                          (char *)x->step->features + (size_t)(t * x->c->hidden_size) * x->ops->act_bytes,
+                                                          x->c->n_dspark_targets * x->c->hidden_size});
+    hc_mix(x, w->hc_attn.fn, w->hc_attn.base, w->hc_attn.scale, b->pre_attn);
+    hc_norm(x, b->pre_ffn, w->attn_norm);
+    attention(x, l);
+    hc_expand(x);
+    trace(x, "streams_attn", l, b->x, streams, NULL);
+    hc_mix(x, w->hc_ffn.fn, w->hc_ffn.base, w->hc_ffn.scale, b->pre_ffn);
+    hc_norm(x, b->pre_attn, w->ffn_norm);
+    moe(x, l);
+    hc_expand(x);
+    trace(x, "streams", l, b->x, streams, NULL);
+    trace(x, "pre", l, b->pre_ffn, (size_t)x->c->hc_mult * sizeof(float), NULL);
+}
+
+static void head(struct ctx *x)
+{
+    if (x->step->n_logits == 0)
+        return;
+    hc_norm(x, x->b.pre_ffn, x->m->norm);
+    x->ops->gather(x->be, &(struct di_op_gather){x->step->n_logits, x->c->hidden_size, x->step->logit_rows, x->b.n, x->b.y});
+    x->ops->linear(x->be, &(struct di_op_linear){x->step->n_logits, &x->m->head, x->b.y, x->step->logits, true});
+}
+
+/* ---------------------------------------------------------------- rows */
+
+/* Table rows of every engram column of a row (spec §5.9). An image token reads nothing, and blocks the look-back of those behind it. */
+static void engram_rows(struct ctx *x, int i, const int32_t *tokens, int32_t pos)
+{
+    const struct di_config *c = x->c;
+    int32_t window[DI_MAX_NGRAM], pad = x->m->token_map[c->engram_pad_token_id];
+    for (int back = 0; back < c->engram_max_ngram_size; back++)
+        window[back] = pos < back || tokens[pos - back] == c->image_token_id ? -1 : x->m->token_map[tokens[pos - back]];
+    size_t cols = (size_t)x->m->engram.columns;
+    for (int e = 0; e < c->n_engram; e++) {
+        int64_t *rows = x->b.engram_rows + ((size_t)e * (size_t)x->rows.m + (size_t)i) * cols;
+        di_engram_rows(&x->m->engram, e, window, pad, rows);
+        for (size_t k = 0; x->b.image[i] && k < cols; k++)
+            rows[k] = -1;
+    }
+}
+
+static di_status lay_out_rows(struct ctx *x, di_error *err)
+{
+    const struct di_step *s = x->step;
+    struct di_buffers *b = &x->b;
+    int m = 0;
+    for (int k = 0; k < s->n_chunks; k++) {
+        const struct di_chunk *c = &s->chunks[k];
+        if (c->row0 != m || c->n < 1 || c->pos0 < 0 || c->n > x->m->params.max_rows - m || c->pos0 > x->m->params.max_context - c->n)
+            return di_fail(err, DI_ERR_INVALID, "step", "chunk %d (%d rows at position %d) does not fit a step of %d rows and a context of %lld", k,
+                           c->n, c->pos0, x->m->params.max_rows, (long long)x->m->params.max_context);
+        for (int i = 0; i < c->n; i++) {
+            int32_t id = s->tokens[k][c->pos0 + i];
+            if (id < 0 || id >= x->c->vocab_size)
+                return di_fail(err, DI_ERR_INVALID, "step", "token id %d at position %d is outside the vocabulary of %d", id, c->pos0 + i,
+                               x->c->vocab_size);
+        }
+        m += c->n;
+    }
+    x->rows = (struct di_rows){m, s->n_chunks, s->chunks, b->pos, b->chunk, NULL};
+    for (int k = 0, i = 0; k < s->n_chunks; k++) {
+        for (int32_t p = s->chunks[k].pos0; p < s->chunks[k].pos0 + s->chunks[k].n; p++, i++) {
+            b->ids[i] = s->tokens[k][p];
+            b->pos[i] = p;
+            b->chunk[i] = k;
+            b->floor[i] = s->window_floor && s->window_floor[k] ? s->window_floor[k][p - s->chunks[k].pos0] : 0;
+            b->image[i] = b->ids[i] == x->c->image_token_id;
+            b->closed1[x->n_closed1++] = i;
+            if (p % 2 == 1) {
+                b->pos2[x->n_closed2] = p - 1;
+                b->closed2[x->n_closed2++] = i;
+            }
+            if (x->c->n_engram)
+                engram_rows(x, i, s->tokens[k], p);
+        }
+    }
+    if (s->window_floor)
+        x->rows.window_floor = b->floor;
+    return DI_OK;
+}
+
+static void rope_angles(struct ctx *x)
+{
+    int half = x->c->qk_rope_head_dim / 2, m = x->rows.m;
+    struct di_buffers *b = &x->b;
+    x->ops->rope_angles(x->be, &(struct di_op_rope_angles){m, half, b->pos, x->m->rope_main, b->cos_main, b->sin_main});
+    x->ops->rope_angles(x->be, &(struct di_op_rope_angles){m, half, b->pos, x->m->rope_compress, b->cos_comp, b->sin_comp});
+    x->ops->rope_angles(x->be, &(struct di_op_rope_angles){x->n_closed2, half, b->pos2, x->m->rope_compress, b->cos_pair, b->sin_pair});
+}
+
+di_status di_model_step(struct di_model *m, const struct di_step *step, di_error *err)
+{
+    struct ctx x = {.m = m, .c = m->c, .be = m->be, .ops = m->be->ops, .step = step, .eps = (float)m->c->rms_norm_eps};
+    di_forward_layout(m->c, x.ops->act_bytes, m->params.max_rows, m->activations, &x.b);
+    di_status status = lay_out_rows(&x, err);
+    if (status != DI_OK || x.rows.m == 0)
+        return status;
+    rope_angles(&x);
+    x.ops->embed(x.be, &(struct di_op_embed){x.rows.m, m->c->hc_mult, m->c->hidden_size, x.b.ids, m->embed, x.b.x, x.b.pre_ffn});
+    for (int l = 0; l < m->c->num_hidden_layers; l++)
+        layer(&x, l);
+    head(&x);
+    return DI_OK;
+}

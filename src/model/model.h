@@ -1,0 +1,113 @@
+/* The network: weights of a checkpoint bound to a back end, and the forward pass (spec/model.md §5), written once against the op table. */
+#ifndef DI_MODEL_MODEL_H
+#define DI_MODEL_MODEL_H
+
+#include "backend/backend.h"
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/engram_hash.h"
+
+struct di_layer {
+    const uint8_t *attn_norm, *ffn_norm, *q_norm, *kv_norm; /* bf16 vectors */
+    struct di_weight wq_a, wq_b, wkv, wo_a, wo_b;
+    const float *attn_sink;
+    struct {
+        const float *fn, *base, *scale;
+    } hc_attn, hc_ffn;
+    struct di_weight gate;
+    const float *gate_bias, *gate_bias_vl;
+    struct di_expert *experts, shared; /* [n_routed_experts] */
+    struct {
+        struct di_weight wkv, wgate; /* wgate at ratio 2 only */
+        const uint8_t *norm;
+    } compressor; /* KV sources */
+    struct {
+        struct di_weight wk; /* KV sources */
+        const uint8_t *k_norm;
+        struct di_weight wq_b, weights_proj; /* index sources */
+    } indexer;
+    struct {
+        const uint8_t *table, *scale;
+        struct di_weight wkv;
+        float *qk; /* q_weight * k_weight, [streams, hidden] */
+    } engram;
+};
+
+struct di_model_params {
+    int max_rows;        /* rows of one step */
+    int64_t max_context; /* tokens of one request, at most max_position_embeddings */
+    int threads;         /* 0 = all processors */
+    const char *isa;     /* NULL = best */
+    struct di_numerics numerics;
+    const int32_t *token_map; /* engram token map [vocab_size] (src/text/token_map.h); copied. May be NULL if the config has no engram */
+    /* Called during loading with bytes done and in all; may be NULL. */
+    void (*progress)(void *ctx, uint64_t done, uint64_t total);
+    void *progress_ctx;
+};
+
+struct di_model {
+    struct di_checkpoint ck;
+    const struct di_config *c; /* &ck.config */
+    struct di_model_params params;
+    struct di_backend *be;
+    struct di_layer *layers;
+    const uint8_t *embed, *norm;
+    struct di_weight head;
+    void *packed;                            /* one region of all repacked weights */
+    size_t packed_bytes, activation_bytes;
+    float rope_main[DI_MAX_ROPE], rope_compress[DI_MAX_ROPE]; /* frequencies [qk_rope_head_dim / 2] */
+    struct di_engram engram;
+    int32_t *token_map;
+    void *activations; /* one region, carved by forward.c */
+    struct di_arena arena;
+};
+
+/* Bytes that a model will allocate beside the mapped checkpoint, known before anything is loaded. */
+struct di_model_plan {
+    uint64_t packed_bytes, activation_bytes, scratch_bytes;
+    uint64_t mapped_bytes; /* checkpoint bytes that are read in place and stay resident when touched */
+};
+di_status di_model_plan(const struct di_config *c, const struct di_model_params *params, struct di_model_plan *out, di_error *err);
+
+/* Open, check, pack. The model keeps the checkpoint mapped. One thread at a time may use it. */
+di_status di_model_open(const char *dir, const struct di_model_params *params, struct di_model **out, di_error *err);
+void di_model_close(struct di_model *m);
+
+/* A place in the forward pass at which a test looks at (or replaces) values. `data` is writable. Act arrays are fp32 on the CPU. */
+struct di_trace_point {
+    const char *name; /* "layer_in", "streams_attn", "streams", "pre", "experts", "expert_weights", "window", "selected", "candidates", "scores" */
+    int layer, rows;
+    size_t row_bytes;
+    void *data;
+    const int32_t *counts; /* of lists: entries used in each row */
+};
+struct di_trace {
+    void (*at)(void *ctx, const struct di_trace_point *p);
+    void *ctx;
+    float *scores; /* [max_rows, scores_ld] space for index scores, or NULL */
+    int64_t scores_ld;
+};
+
+/* One step: rows of any number of requests. Request state (rings, tails, pages) is addressed by slot; pages must cover the new positions. */
+struct di_step {
+    int n_chunks;
+    const struct di_chunk *chunks;         /* row0 ascending without gaps */
+    const int32_t *const *tokens;          /* [n_chunks] the request's ids by absolute position; read at pos0-3 .. pos0+n-1 */
+    const int32_t *const *window_floor;    /* NULL, or per chunk NULL or [n] (bounded replay, spec §8) */
+    struct di_kv kv;
+    int n_logits;
+    const int32_t *logit_rows; /* [n_logits] rows that want logits */
+    float *logits;             /* [n_logits, vocab_size] */
+    float *features;           /* NULL, or act [m, n_dspark_targets * hidden_size]: the DSpark taps */
+    const struct di_trace *trace;
+};
+/* DI_ERR_INVALID for ids outside the vocabulary or too many rows; nothing was changed then. */
+di_status di_model_step(struct di_model *m, const struct di_step *step, di_error *err);
+
+/* RoPE frequencies in the roundings of spec §5.4; half = qk_rope_head_dim / 2. */
+void di_rope_freq_main(const struct di_config *c, float *freq);
+void di_rope_freq_compress(const struct di_config *c, float *freq);
+
+/* Bytes of activations for max_rows rows. */
+size_t di_forward_bytes(const struct di_config *c, size_t act_bytes, int max_rows);
+
+#endif
