@@ -53,13 +53,13 @@ static struct di_plan_region *add(struct planner *p, enum di_plan_kind kind, enu
 {
     struct di_plan *plan = p->plan;
     struct di_plan_region *r = &plan->region[plan->n++]; /* parts, KV sources and 8 more */
-    uint64_t *total = place == DI_PLACE_MAPPED ? &plan->mapped : &plan->allocated;
+    uint64_t elsewhere = 0, *total = place == DI_PLACE_MAPPED ? &plan->mapped : place == DI_PLACE_ALLOCATED ? &plan->allocated : &elsewhere;
     *r = (struct di_plan_region){.kind = kind, .place = place, .count = count, .unit_bytes = unit_bytes};
     snprintf(r->name, sizeof r->name, "%s", name);
     if (unit_bytes == DI_PLAN_UNKNOWN) {
         r->bytes = DI_PLAN_UNKNOWN;
         plan->unknown++;
-    } else if (!di_mul(count, unit_bytes, &r->bytes) || !di_add(*total, place == DI_PLACE_COPIED ? 0 : r->bytes, total) || *total > INT64_MAX) {
+    } else if (!di_mul(count, unit_bytes, &r->bytes) || !di_add(*total, r->bytes, total) || *total > INT64_MAX) {
         p->overflow = true;
     }
     return r;
@@ -83,8 +83,10 @@ static void plan_weights(struct planner *p, const struct di_config *c, const str
         const struct di_part_sum *s = &sums.part[i];
         if (s->tensors == 0)
             continue;
-        bool copy = di_part_is_repacked((enum di_part)i) && params->packed_bytes != 0;
-        struct di_plan_region *r = add(p, DI_PLAN_WEIGHTS, copy ? DI_PLACE_COPIED : DI_PLACE_MAPPED, di_part_name((enum di_part)i), 1, s->bytes);
+        bool unused = (i == DI_PART_DRAFT && !params->load_draft) || (i == DI_PART_VISION && !params->load_vision);
+        bool copy = !unused && di_part_is_repacked((enum di_part)i) && params->packed_bytes != 0;
+        struct di_plan_region *r = add(p, DI_PLAN_WEIGHTS, unused ? DI_PLACE_UNUSED : copy ? DI_PLACE_COPIED : DI_PLACE_MAPPED,
+                                       di_part_name((enum di_part)i), 1, s->bytes);
         note(r, "%llu tensors", (unsigned long long)s->tensors);
         copied += copy ? s->bytes : 0;
     }

@@ -26,6 +26,7 @@ struct di_plan_params {
     int64_t context;    /* tokens of each request, 1 .. max_position_embeddings */
     int64_t batch;      /* requests at once, 1 .. 1,000,000 */
     bool draft, vision; /* the tensors of that group are there */
+    bool load_draft, load_vision; /* and will be used; otherwise they stay in the file */
     /* What only a back end and the model know; DI_PLAN_UNKNOWN until they are asked. */
     uint64_t packed_bytes;     /* copies of the repacked parts; 0: the back end reads all in place */
     uint64_t activation_bytes; /* one step of the model */
@@ -36,6 +37,7 @@ enum di_plan_kind { DI_PLAN_WEIGHTS, DI_PLAN_CACHE, DI_PLAN_STATE, DI_PLAN_SCRAT
 enum di_plan_place {
     DI_PLACE_MAPPED,    /* pages of the mapped file: read on first use, given back by the system under pressure */
     DI_PLACE_ALLOCATED, /* memory taken once at start */
+    DI_PLACE_UNUSED,    /* stays in the file */
     DI_PLACE_COPIED     /* read once at start and copied: see the region "repacked weights"; then the pages are given back */
 };
 

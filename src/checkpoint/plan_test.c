@@ -54,7 +54,7 @@ static void full_size(void **state)
     (void)state;
     struct di_config c;
     struct di_plan p;
-    struct di_plan_params params = {1048576, 1, true, true, DI_PLAN_UNKNOWN, DI_PLAN_UNKNOWN, DI_PLAN_UNKNOWN};
+    struct di_plan_params params = {1048576, 1, true, true, true, true, DI_PLAN_UNKNOWN, DI_PLAN_UNKNOWN, DI_PLAN_UNKNOWN};
     load("tests/data/full_size", &c);
     assert_int_equal(di_plan_make(&c, &params, &p, NULL), DI_OK);
     assert_int_equal(p.block_bytes, 56960);
@@ -82,7 +82,7 @@ static void told_figures(void **state)
     (void)state;
     struct di_config c;
     struct di_plan p;
-    struct di_plan_params params = {65, 3, false, false, 0, 1000, 2000};
+    struct di_plan_params params = {65, 3, false, true, false, false, 0, 1000, 2000};
     load("models/nano", &c);
     assert_int_equal(di_plan_make(&c, &params, &p, NULL), DI_OK);
     assert_int_equal(p.unknown, 0);
@@ -91,6 +91,10 @@ static void told_figures(void **state)
     assert_int_equal(region(&p, "KV of layer 2")->count, 6);
     assert_int_equal(region(&p, "window rings")->bytes, 3 * 13 * 144 * (128 + 4));
     assert_int_equal(region(&p, "routed experts")->place, DI_PLACE_MAPPED);
+    assert_int_equal(region(&p, "vision")->place, DI_PLACE_UNUSED);
+    struct di_part_sums sums;
+    di_part_sums(&c, false, false, &sums);
+    assert_int_equal(p.mapped, sums.all.bytes);
     assert_int_equal(p.allocated, 6 * p.block_bytes + 3 * p.bytes_per_sequence + 3 * 8 + 6 * 4 + 3000);
     for (int i = 0; i < p.n; i++)
         assert_true(strcmp(p.region[i].name, "repacked weights") && strcmp(p.region[i].name, "draft"));
