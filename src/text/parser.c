@@ -27,7 +27,8 @@ enum action {
 };
 
 /* What is looked for in which state. Bytes ctrl_lo..ctrl_hi of a pattern come from a control id, the others from ordinary ids. `lf`: all
- * newlines directly before the match go with it. Patterns that complete at the same byte: the first of the table wins, stop strings before all. */
+ * newlines directly before the match go with it. Of patterns that complete at the same byte the first of the table wins, and before all
+ * of them a stop string. */
 struct literal {
     const char *text;
     unsigned char ctrl_lo, ctrl_hi;
@@ -35,7 +36,9 @@ struct literal {
     unsigned states;
     enum action action;
 };
-#define DSML "\xEF\xBD\x9C" "DSML\xEF\xBD\x9C" /* 10 bytes */
+#define DSML       \
+    "\xEF\xBD\x9C" \
+    "DSML\xEF\xBD\x9C" /* 10 bytes */
 static const struct literal literals[] = {
     {"</think>", 0, 8, true, false, IN(REASONING), THINK_END},
     {"<" DSML, 1, 11, true, true, IN(REASONING) | IN(CONTENT) | IN(JSON_BEFORE) | IN(JSON_AFTER), BLOCK_BEGIN},
@@ -261,7 +264,7 @@ static void begin_call(struct di_parser *p)
     clear(p, &p->name);
 }
 
-/* A raw value that is no JSON is sent as a string, unless the end of the output cut it off (§3.3). */
+/* A raw value that is no JSON (or nested deeper than 512) is sent as a string, unless the end of the output cut it off (§3.3). */
 static void end_raw(struct di_parser *p, bool cut)
 {
     di_utf8_add_lossy(&p->decoded, di_buf_str(&p->raw));
@@ -271,7 +274,9 @@ static void end_raw(struct di_parser *p, bool cut)
     struct di_json *tree;
     di_arena_init(&arena);
     struct di_json_limits limits = {.max_depth = 512};
-    if (cut || di_json_parse(value, &limits, &arena, &tree, NULL) == DI_OK)
+    di_status valid = cut ? DI_OK : di_json_parse(value, &limits, &arena, &tree, NULL);
+    p->failed = p->failed || valid == DI_ERR_MEMORY;
+    if (valid == DI_OK)
         di_buf_addv(&p->text, value);
     else
         di_json_write_string(&p->text, value);
@@ -429,8 +434,13 @@ static void collect_patterns(struct di_parser *p, const struct di_parser_setting
         const struct literal *l = &literals[i];
         if (l->tools && !s->tools_declared)
             continue;
-        p->patterns[p->n_patterns++] = (struct pattern){.bytes = l->text, .n = strlen(l->text), .ctrl_lo = l->ctrl_lo,
-            .ctrl_hi = l->ctrl_hi, .lf = l->lf, .states = l->states, .action = l->action};
+        p->patterns[p->n_patterns++] = (struct pattern){.bytes = l->text,
+                                                        .n = strlen(l->text),
+                                                        .ctrl_lo = l->ctrl_lo,
+                                                        .ctrl_hi = l->ctrl_hi,
+                                                        .lf = l->lf,
+                                                        .states = l->states,
+                                                        .action = l->action};
     }
 }
 
@@ -550,8 +560,9 @@ di_status di_parser_finish(struct di_parser *p, enum di_finish backend, di_error
         p->notes |= DI_NOTE_END_INSIDE_CALL;
     ev.kind = DI_EVENT_DONE;
     ev.notes = p->notes;
-    ev.finish = p->stop_index != SIZE_MAX ? DI_FINISH_STOP_STRING
-                : backend == DI_FINISH_STOP && p->n_calls ? DI_FINISH_TOOL_CALLS : backend;
+    ev.finish = p->stop_index != SIZE_MAX                 ? DI_FINISH_STOP_STRING
+                : backend == DI_FINISH_STOP && p->n_calls ? DI_FINISH_TOOL_CALLS
+                                                          : backend;
     p->emit(p->arg, &ev);
     return memory_ok(p, err);
 }

@@ -1,12 +1,13 @@
 /* Output parser: what the model wrote becomes reasoning, content and tool calls, while it is being written (spec/encoding.md §3).
  *
- * Bytes go in, in stretches of any size; events come out. How the bytes are cut never changes the accumulated result: feeding them one at
- * a time, as the ids arrive, or all at once gives the same message. The parser holds back only what may still turn out to be markup or a stop
- * string: at most the longest of them, a count of newlines, and the value of a parameter with string="false" until its closing tag.
+ * Bytes go in, in stretches of any size; events come out. How the bytes are cut never changes the accumulated result: feeding them one
+ * at a time, as the ids arrive, or all at once gives the same message. The parser holds back only what may still turn out to be markup
+ * or a stop string: at most the longest of them, a count of newlines, and the value of a parameter with string="false" until its
+ * closing tag.
  *
- * Markup that is a control id in the vocabulary (`</think>`, `｜DSML｜`) is recognised only in stretches marked DI_PARSE_CONTROL, everything
- * else only in the other stretches, so that a model that quotes its own markup as text can't call a tool by it. With `spelling` set the flags
- * are ignored and tags match by their characters, for text of which no ids are known.
+ * Markup that is a control id in the vocabulary (`</think>`, `｜DSML｜`) is recognised only in stretches marked DI_PARSE_CONTROL,
+ * everything else only in the other stretches, so that a model that quotes its own markup as text can't call a tool by it. With
+ * `spelling` set the flags are ignored and tags match by their characters, for text of which no ids are known.
  *
  * Text of events is always valid UTF-8 and ends between characters; ill-formed bytes become U+FFFD (§1.5).
  * One parser belongs to one thread at a time. No allocation per call once its buffers have grown to the sizes a text needs. */
@@ -43,11 +44,11 @@ bool di_finish_from_name(struct di_str name, enum di_finish *out);
 
 struct di_parser_settings {
     enum di_parse_start start;
-    bool tools_declared;  /* without tools the markup of calls is text */
-    bool json_mode;       /* pass only the JSON of the content (§3.5) */
-    bool spelling;        /* match tags by their characters */
-    bool hide_control;    /* control ids that are no markup where they stand vanish; otherwise their spelling is text */
-    bool include_stop;    /* the matched stop string stays in the content */
+    bool tools_declared;             /* without tools the markup of calls is text */
+    bool json_mode;                  /* pass only the JSON of the content (§3.5) */
+    bool spelling;                   /* match tags by their characters */
+    bool hide_control;               /* control ids that are no markup where they stand vanish; otherwise their spelling is text */
+    bool include_stop;               /* the matched stop string stays in the content */
     bool recover_unclosed_reasoning; /* §3.7: a turn that ended by itself inside the reasoning becomes content */
     const struct di_str *stop;       /* up to DI_PARSE_MAX_STOP, none empty; copied */
     size_t n_stop;
@@ -90,6 +91,10 @@ enum di_parse_bytes {
 };
 /* Take the next bytes. Events for everything that is certain are emitted before the call returns. DI_ERR_MEMORY is final. */
 di_status di_parser_feed(struct di_parser *p, struct di_str bytes, enum di_parse_bytes kind, di_error *err);
+/* The same for one sampled id: an added token is a control id, except for the eight grounding marks, which are text of the answer (§1.6).
+ * EOS and other stop ids are not fed. DI_ERR_INVALID for an id that does not exist. */
+struct di_tokenizer;
+di_status di_parser_feed_id(struct di_parser *p, const struct di_tokenizer *t, int32_t id, di_error *err);
 /* The model ended for the reason `backend`, EOS not fed. Releases what was held back and emits DI_EVENT_DONE, once. */
 di_status di_parser_finish(struct di_parser *p, enum di_finish backend, di_error *err);
 

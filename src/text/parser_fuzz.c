@@ -1,14 +1,30 @@
 /* Any bytes, any settings, any cuts: the joined events of one feed and of many are equal, every text is valid UTF-8. The input is: 5 bytes
- * of settings, then stretches [kind and length byte][bytes]. A stretch may also name a fragment of markup, so that states are reached quickly. */
+ * of settings, then stretches [kind and length byte][bytes]. A stretch may also name a fragment of markup, to reach all states. */
 #include "text/message.h"
 
 #include "base/utf8.h"
 
 #include <stdlib.h>
 
-#define D "\xEF\xBD\x9C" "DSML\xEF\xBD\x9C"
-static const char *const fragments[] = {"</think>", D, "<" D, "</" D, " calls>", "invoke name=\"", "\">", "parameter name=\"", "k\" string=\"true\">",
-    "k\" string=\"false\">", "```json\n", "\n```", "\n\n", "END", "{\"a\": 1}", "\xF0\x9F\x98"};
+#define D          \
+    "\xEF\xBD\x9C" \
+    "DSML\xEF\xBD\x9C"
+static const char *const fragments[] = {"</think>",
+                                        D,
+                                        "<" D,
+                                        "</" D,
+                                        " calls>",
+                                        "invoke name=\"",
+                                        "\">",
+                                        "parameter name=\"",
+                                        "k\" string=\"true\">",
+                                        "k\" string=\"false\">",
+                                        "```json\n",
+                                        "\n```",
+                                        "\n\n",
+                                        "END",
+                                        "{\"a\": 1}",
+                                        "\xF0\x9F\x98"};
 #define N_FRAGMENTS (sizeof fragments / sizeof *fragments)
 
 struct sink {
@@ -23,7 +39,8 @@ static void collect(void *arg, const struct di_parse_event *ev)
     di_message_add(&s->message, ev);
 }
 
-static void run(const struct di_parser_settings *settings, const uint8_t *data, size_t n, bool bytewise, enum di_finish fin, struct di_buf *out)
+static void run(const struct di_parser_settings *settings, const uint8_t *data, size_t n, bool bytewise, enum di_finish fin,
+                struct di_buf *out)
 {
     struct sink s = {0};
     struct di_parser *p;
@@ -61,11 +78,20 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 {
     if (n < 5)
         return 0;
-    static const struct di_str sets[4][3] = {
-        {{"END", 3}, {"\n\n\n", 3}, {"aab", 3}}, {{"\n", 1}, {"a", 1}, {"b", 1}}, {{"<", 1}, {"```", 3}, {"ab", 2}}, {{"\n\n<", 3}, {"b", 1}, {"ab", 2}}};
-    struct di_parser_settings s = {.start = (enum di_parse_start)(data[0] % 5), .tools_declared = data[1] & 1, .json_mode = data[1] & 2,
-        .spelling = data[1] & 4, .hide_control = data[1] & 8, .include_stop = data[1] & 16, .recover_unclosed_reasoning = data[1] & 32,
-        .stop = sets[data[2] % 4], .n_stop = data[2] / 4 % 4, .max_call_bytes = data[3]};
+    static const struct di_str sets[4][3] = {{{"END", 3}, {"\n\n\n", 3}, {"aab", 3}},
+                                             {{"\n", 1}, {"a", 1}, {"b", 1}},
+                                             {{"<", 1}, {"```", 3}, {"ab", 2}},
+                                             {{"\n\n<", 3}, {"b", 1}, {"ab", 2}}};
+    struct di_parser_settings s = {.start = (enum di_parse_start)(data[0] % 5),
+                                   .tools_declared = data[1] & 1,
+                                   .json_mode = data[1] & 2,
+                                   .spelling = data[1] & 4,
+                                   .hide_control = data[1] & 8,
+                                   .include_stop = data[1] & 16,
+                                   .recover_unclosed_reasoning = data[1] & 32,
+                                   .stop = sets[data[2] % 4],
+                                   .n_stop = data[2] / 4 % 4,
+                                   .max_call_bytes = data[3]};
     struct di_buf a = {0}, b = {0};
     run(&s, data + 5, n - 5, false, (enum di_finish)(data[4] % 5), &a);
     run(&s, data + 5, n - 5, true, (enum di_finish)(data[4] % 5), &b);

@@ -131,7 +131,8 @@ static void add_piece(struct completion *c, struct di_arena *a, enum di_parse_by
 /* Text with the two markup ids spelled out → the stretches that ids would give. */
 static struct completion split_controls(struct di_arena *a, struct di_str text)
 {
-    static const char *const marks[] = {"</think>", "\xEF\xBD\x9C" "DSML\xEF\xBD\x9C"};
+    static const char *const marks[] = {"</think>", "\xEF\xBD\x9C"
+                                                    "DSML\xEF\xBD\x9C"};
     struct completion c = {0};
     for (size_t i = 0; i < text.n;) {
         size_t best = SIZE_MAX, n = 0;
@@ -300,50 +301,103 @@ struct small {
     enum di_finish fin;
     const char *json;
 };
-#define D "\xEF\xBD\x9C" "DSML\xEF\xBD\x9C"
-#define TEXT(t) {DI_PARSE_TEXT, {t, sizeof(t) - 1}}
-#define CONTROL(t) {DI_PARSE_CONTROL, {t, sizeof(t) - 1}}
+#define D          \
+    "\xEF\xBD\x9C" \
+    "DSML\xEF\xBD\x9C"
+#define TEXT(t)              \
+    {                        \
+        DI_PARSE_TEXT,       \
+        {                    \
+            t, sizeof(t) - 1 \
+        }                    \
+    }
+#define CONTROL(t)           \
+    {                        \
+        DI_PARSE_CONTROL,    \
+        {                    \
+            t, sizeof(t) - 1 \
+        }                    \
+    }
 #define MSG(r, c, calls, f) "{\"reasoning_content\": " r ", \"content\": " c ", \"tool_calls\": [" calls "], \"finish_reason\": " f "}"
 
 static const struct di_str two_stops[] = {{"ab", 2}, {"b", 1}};
 
+static const struct di_str overlapping = {"aab", 3};
+
 static const struct small smalls[] = {
     /* a control id that is no markup: text, or nothing */
-    {{.start = DI_START_REASONING}, {CONTROL("<think>"), TEXT("\na"), CONTROL("<think>"), CONTROL("</think>"), TEXT("<think>b")}, DI_FINISH_STOP,
+    {{.start = DI_START_REASONING},
+     {CONTROL("<think>"), TEXT("\na"), CONTROL("<think>"), CONTROL("</think>"), TEXT("<think>b")},
+     DI_FINISH_STOP,
      MSG("\"<think>\\na<think>\"", "\"<think>b\"", "", "\"stop\"")},
-    {{.start = DI_START_REASONING, .hide_control = true}, {CONTROL("<think>"), TEXT("\na"), CONTROL("<think>"), CONTROL("</think>"), TEXT("<think>b")},
-     DI_FINISH_STOP, MSG("\"a\"", "\"<think>b\"", "", "\"stop\"")},
+    {{.start = DI_START_REASONING, .hide_control = true},
+     {CONTROL("<think>"), TEXT("\na"), CONTROL("<think>"), CONTROL("</think>"), TEXT("<think>b")},
+     DI_FINISH_STOP,
+     MSG("\"a\"", "\"<think>b\"", "", "\"stop\"")},
     /* spelled markup is text when ids are known */
-    {{.start = DI_START_REASONING, .tools_declared = true}, {TEXT("a</think><" D " calls>")}, DI_FINISH_STOP,
+    {{.start = DI_START_REASONING, .tools_declared = true},
+     {TEXT("a</think><" D " calls>")},
+     DI_FINISH_STOP,
      MSG("\"a</think><" D " calls>\"", "\"\"", "", "\"stop\"")},
     /* the bracket and the attribute must be ordinary bytes */
-    {{.start = DI_START_CONTENT, .tools_declared = true}, {CONTROL("<"), CONTROL(D), TEXT("x")}, DI_FINISH_STOP,
+    {{.start = DI_START_CONTENT, .tools_declared = true},
+     {CONTROL("<"), CONTROL(D), TEXT("x")},
+     DI_FINISH_STOP,
      MSG("\"\"", "\"<" D "x\"", "", "\"stop\"")},
-    {{.start = DI_START_TOOL_BLOCK}, {CONTROL("invoke name=\""), TEXT("invoke name=\"f\"")}, DI_FINISH_STOP,
+    {{.start = DI_START_TOOL_BLOCK},
+     {CONTROL("invoke name=\""), TEXT("invoke name=\"f\"")},
+     DI_FINISH_STOP,
      MSG("\"\"", "\"\"", "{\"name\": \"f\", \"arguments\": \"\"}", "\"tool_calls\"")},
     /* half a character at the end of a channel, and one that two stretches share */
-    {{.start = DI_START_REASONING}, {TEXT("a\xE4\xBD"), CONTROL("</think>"), TEXT("b\xE4"), TEXT("\xBD\xA0\xE4")}, DI_FINISH_STOP,
+    {{.start = DI_START_REASONING},
+     {TEXT("a\xE4\xBD"), CONTROL("</think>"), TEXT("b\xE4"), TEXT("\xBD\xA0\xE4")},
+     DI_FINISH_STOP,
      MSG("\"a\xEF\xBF\xBD\"", "\"b\xE4\xBD\xA0\xEF\xBF\xBD\"", "", "\"stop\"")},
+    /* a stray end of reasoning ends the dropping of newlines, hidden or not */
+    {{.start = DI_START_CONTENT, .hide_control = true},
+     {TEXT("\n"), CONTROL("</think>"), TEXT("\nx")},
+     DI_FINISH_STOP,
+     MSG("\"\"", "\"\\nx\"", "", "\"stop\"")},
+    /* matches that begin inside a broken match */
+    {{.start = DI_START_CONTENT, .stop = &overlapping, .n_stop = 1},
+     {TEXT("xaaab!")},
+     DI_FINISH_STOP,
+     MSG("\"\"", "\"xa\"", "", "\"stop\"")},
+    {{.start = DI_START_CONTENT, .json_mode = true}, {TEXT("````json\n5")}, DI_FINISH_STOP, MSG("\"\"", "\"5\"", "", "\"stop\"")},
     /* two stop strings that end at the same byte: the first given wins; kept on request */
     {{.start = DI_START_CONTENT, .stop = two_stops, .n_stop = 2}, {TEXT("xab!")}, DI_FINISH_LENGTH, MSG("\"\"", "\"x\"", "", "\"stop\"")},
-    {{.start = DI_START_CONTENT, .stop = two_stops, .n_stop = 2, .include_stop = true}, {TEXT("xab!")}, DI_FINISH_LENGTH,
+    {{.start = DI_START_CONTENT, .stop = two_stops, .n_stop = 2, .include_stop = true},
+     {TEXT("xab!")},
+     DI_FINISH_LENGTH,
      MSG("\"\"", "\"xab\"", "", "\"stop\"")},
     /* recovery of an answer whose reasoning was never closed; not when it was cut */
-    {{.start = DI_START_REASONING, .recover_unclosed_reasoning = true}, {TEXT("Hi</thi")}, DI_FINISH_STOP,
+    {{.start = DI_START_REASONING, .recover_unclosed_reasoning = true},
+     {TEXT("Hi</thi")},
+     DI_FINISH_STOP,
      MSG("\"\"", "\"Hi</thi\"", "", "\"stop\"")},
-    {{.start = DI_START_REASONING, .recover_unclosed_reasoning = true}, {TEXT("Hi")}, DI_FINISH_LENGTH, MSG("\"Hi\"", "\"\"", "", "\"length\"")},
+    {{.start = DI_START_REASONING, .recover_unclosed_reasoning = true},
+     {TEXT("Hi")},
+     DI_FINISH_LENGTH,
+     MSG("\"Hi\"", "\"\"", "", "\"length\"")},
     /* keys are escaped; a raw value that the end cut off goes out as it is */
-    {{.start = DI_START_TOOL_BLOCK, .spelling = true}, {TEXT("invoke name=\"f\">parameter name=\"a\\\n\" string=\"false\">tru")}, DI_FINISH_STOP,
+    {{.start = DI_START_TOOL_BLOCK, .spelling = true},
+     {TEXT("invoke name=\"f\">parameter name=\"a\\\n\" string=\"false\">tru")},
+     DI_FINISH_STOP,
      MSG("\"\"", "\"\"", "{\"name\": \"f\", \"arguments\": \"{\\\"a\\\\\\\\\\\\n\\\": tru\"}", "\"tool_calls\"")},
     /* values that only look like JSON become strings */
-    {{.start = DI_START_TOOL_BLOCK, .spelling = true}, {TEXT("invoke name=\"f\">parameter name=\"a\" false\">NaN</" D ">")}, DI_FINISH_LENGTH,
+    {{.start = DI_START_TOOL_BLOCK, .spelling = true},
+     {TEXT("invoke name=\"f\">parameter name=\"a\" false\">NaN</" D ">")},
+     DI_FINISH_LENGTH,
      MSG("\"\"", "\"\"", "{\"name\": \"f\", \"arguments\": \"{\\\"a\\\": \\\"NaN\\\"\"}", "\"length\"")},
     /* a call that is too long loses the rest of its text, not its end */
     {{.start = DI_START_TOOL_BLOCK, .spelling = true, .max_call_bytes = 6},
-     {TEXT("invoke name=\"f\">parameter name=\"a\" true\">0123456789</" D "></" D ">")}, DI_FINISH_STOP,
+     {TEXT("invoke name=\"f\">parameter name=\"a\" true\">0123456789</" D "></" D ">")},
+     DI_FINISH_STOP,
      MSG("\"\"", "\"\"", "{\"name\": \"f\", \"arguments\": \"{\\\"a\\\": \\\"0123\\\"}\"}", "\"tool_calls\"")},
     /* JSON mode sends nothing for what it skips */
-    {{.start = DI_START_CONTENT, .json_mode = true}, {TEXT("Sure: {\"a\": 1}\n```\nand [2]")}, DI_FINISH_STOP,
+    {{.start = DI_START_CONTENT, .json_mode = true},
+     {TEXT("Sure: {\"a\": 1}\n```\nand [2]")},
+     DI_FINISH_STOP,
      MSG("\"\"", "\"{\\\"a\\\": 1}\"", "", "\"stop\"")},
 };
 
@@ -423,28 +477,47 @@ static void test_holding_back_is_bounded(void **state)
     di_parser_destroy(p);
 }
 
+/* Collects without allocating, so that every failure is the parser's own. */
+struct fixed {
+    char s[500];
+    size_t n;
+};
+#define LONG \
+    "0123456789012345678901234567890123456789012345678901234567890123456789012345678901234567890123456789" /* more than a first buffer */
+
+static void add_fixed(void *arg, const struct di_parse_event *ev)
+{
+    struct fixed *f = arg;
+    if (ev->text.n == 0)
+        return;
+    assert_true(f->n + ev->text.n < sizeof f->s);
+    memcpy(f->s + f->n, ev->text.p, ev->text.n);
+    f->n += ev->text.n;
+}
+
 static void test_out_of_memory_is_an_error(void **state)
 {
     (void)state;
     struct di_str stop = DI_STR("zz");
     struct di_parser_settings s = {.start = DI_START_TOOL_BLOCK, .spelling = true, .stop = &stop, .n_stop = 1};
-    struct di_str text = DI_STR("invoke name=\"f\">parameter name=\"a\" false\">[1]</" D ">parameter name=\"b\" true\">x\"</" D "></" D ">");
+    struct di_str text =
+        DI_STR("invoke name=\"f\">parameter name=\"a\" false\">[1]</" D ">parameter name=\"b\" true\">" LONG LONG "\"</" D "></" D ">");
     for (uint64_t n = 0;; n++) {
-        struct di_message m = {0};
+        struct fixed got = {0};
         struct di_parser *p;
         di_mem_fail_after(n);
-        di_status st = di_parser_create(&s, di_message_add, &m, &p, NULL);
+        di_status st = di_parser_create(&s, add_fixed, &got, &p, NULL);
         if (st == DI_OK) {
             st = di_parser_feed(p, text, DI_PARSE_TEXT, NULL);
+            di_mem_fail_after(UINT64_MAX);
             di_status end = di_parser_finish(p, DI_FINISH_STOP, NULL);
-            st = st != DI_OK ? st : end != DI_OK ? end : di_message_ok(&m, NULL);
+            if (st != DI_OK)
+                assert_int_equal(end, DI_ERR_MEMORY); /* final, although there is memory again */
             di_parser_destroy(p);
         }
         di_mem_fail_after(UINT64_MAX);
-        bool complete = m.n_calls == 1 && di_str_eqc(di_buf_str(&m.calls[0].arguments), "{\"a\": [1], \"b\": \"x\\\"\"}");
-        di_message_fini(&m);
         if (st == DI_OK) {
-            assert_true(complete);
+            assert_string_equal(got.s, "f{\"a\": [1], \"b\": \"" LONG LONG "\\\"\"}");
             assert_true(n > 8);
             return;
         }
@@ -461,10 +534,36 @@ static uint64_t next(uint64_t *x)
     return *x ^= *x << 17;
 }
 
-static const char *const controls[] = {"</think>", D, D, "<think>", "<\xEF\xBD\x9CUser\xEF\xBD\x9C>", "<\xEF\xBD\x9C" "end\xE2\x96\x81of\xE2\x96\x81sentence\xEF\xBD\x9C>"};
-static const char *const ordinary[] = {"<", "</", "\n", "\n\n", " calls>", "tool_calls>", " invoke name=\"", "\">", "f", " parameter name=\"k\" string=\"true\">",
-    " parameter name=\"k\" string=\"false\">", "{\"a\": [1, 2]}", "```json\n", "\n```", "END", "E", "\xE4", "\xBD\xA0", "\xF0\x9F", "\x80", "\xFF", "\\", "\"",
-    " parameter>", " invoke>", "text ", "[", "1", "\x01"};
+static const char *const controls[] = {"</think>", D, D, "<think>", "<\xEF\xBD\x9CUser\xEF\xBD\x9C>", "<\xEF\xBD\x9CSystem\xEF\xBD\x9C>"};
+static const char *const ordinary[] = {"<",
+                                       "</",
+                                       "\n",
+                                       "\n\n",
+                                       " calls>",
+                                       "tool_calls>",
+                                       " invoke name=\"",
+                                       "\">",
+                                       "f",
+                                       " parameter name=\"k\" string=\"true\">",
+                                       " parameter name=\"k\" string=\"false\">",
+                                       "{\"a\": [1, 2]}",
+                                       "```json\n",
+                                       "\n```",
+                                       "END",
+                                       "E",
+                                       "\xE4",
+                                       "\xBD\xA0",
+                                       "\xF0\x9F",
+                                       "\x80",
+                                       "\xFF",
+                                       "\\",
+                                       "\"",
+                                       " parameter>",
+                                       " invoke>",
+                                       "text ",
+                                       "[",
+                                       "1",
+                                       "\x01"};
 
 /* Every event is valid UTF-8, no hidden control id shows, whole equals bytewise. */
 static void test_random_streams(void **state)
@@ -481,8 +580,12 @@ static void test_random_streams(void **state)
             const char *t = ctrl ? controls[next(&x) % 6] : ordinary[next(&x) % (sizeof ordinary / sizeof *ordinary)];
             add_piece(&c, &a, ctrl ? DI_PARSE_CONTROL : DI_PARSE_TEXT, di_str_c(t));
         }
-        struct di_parser_settings s = {.start = (enum di_parse_start)(next(&x) % 5), .tools_declared = next(&x) % 4 != 0,
-            .json_mode = next(&x) % 4 == 0, .hide_control = true, .stop = stops, .n_stop = next(&x) % 3};
+        struct di_parser_settings s = {.start = (enum di_parse_start)(next(&x) % 5),
+                                       .tools_declared = next(&x) % 4 != 0,
+                                       .json_mode = next(&x) % 4 == 0,
+                                       .hide_control = true,
+                                       .stop = stops,
+                                       .n_stop = next(&x) % 3};
         struct events e[2] = {0};
         for (size_t k = 0; k < 2; k++)
             run(&s, &c, 0, k, DI_FINISH_STOP, join_event, &e[k]);
