@@ -1,0 +1,216 @@
+/* The kernels of the sets that add one vector of products at a time (avx2, avx512, avx512bf16). The including file defines
+ *
+ *   LANES, V, v_zero(), v_load(p), v_store(p, v), v_bcast(p), v_fma(a, b, c) = a*b + c, over fp32
+ *   STEP           k that one product consumes: 1 (fp32) or 2 (a pair of bf16)
+ *   v_acc(a, w, x) a + the products of weight vector w with the broadcast 32-bit element x
+ *   MAX_ROWS       rows of the largest register tile (MAX_ROWS * 32/LANES accumulators), and GROUPS, the register tiles in falling order
+ *   decode(type, codes, out)        one chunk of codes (linear.h) -> out[8 / STEP] (FP4), out[4 / STEP] (FP8), out[2 / STEP] (BF16), along k
+ *   scale_rows(p), scale_tile(b)    E8M0 bytes -> factors; includes what decode() left out
+ *
+ * Packed activations: rows in groups of GROUPS, a group is [k / STEP][rows] 32-bit elements.
+ *
+ * Cost of 32 outputs x 32 k with 16 lanes, in vector operations: 1024 / 16 / STEP products per row; a decoded vector costs 1.5 (FP4) or
+ * 2.75 (FP8) more, once per tile. */
+#ifndef DI_BACKEND_CPU_LINEAR_BLOCK_H
+#define DI_BACKEND_CPU_LINEAR_BLOCK_H
+
+#include "backend/cpu/linear_epilogue.h"
+
+#define STRIPS (DI_UNIT / LANES)
+#define DEPTH (32 / STEP)     /* vectors of a strip in a block */
+#define CHUNK (LANES * 4)     /* bytes */
+#define AHEAD 2048            /* bytes between use and prefetch: DRAM latency times the rate of one core */
+#define STREAM_ROWS 4         /* up to here weights are decoded in registers, beyond into the panel */
+#define INLINE static inline __attribute__((always_inline))
+#define UNROLL DI_UNROLL
+#define PANEL_BYTES 16384 /* beside the activations of a register tile in the L1 cache */
+
+INLINE int chunk_vectors(enum di_wtype type)
+{
+    return (type == DI_W_FP4_ROW32 ? 8 : type == DI_W_FP8_TILE32 ? 4 : 2) / STEP;
+}
+
+INLINE V block_scale(const struct di_tile *t, enum di_wtype type, int block, int strip)
+{
+    static const float one = 1;
+    const uint8_t *s = t->unit + di_unit_codes(type, t->k);
+    if (type == DI_W_FP4_ROW32)
+        return scale_rows(s + block * DI_UNIT + strip * LANES);
+    return type == DI_W_FP8_TILE32 ? scale_tile(s[block]) : v_bcast(&one);
+}
+
+/* acc += sum * scale, for one strip of rows rows. */
+INLINE void add_block(float *c, int rows, const V *sum, V scale)
+{
+    UNROLL
+    for (int r = 0; r < rows; r++)
+        v_store(c + r * DI_UNIT, v_fma(sum[r], scale, v_load(c + r * DI_UNIT)));
+}
+
+/* Few rows: the weights stream from memory once, through registers. */
+INLINE void stream(const struct di_tile *t, const enum di_wtype type, const int rows)
+{
+    const int per_chunk = chunk_vectors(type), chunks = DEPTH / per_chunk;
+    const uint8_t *p = t->unit;
+    const float *x = t->x;
+    for (int b = 0; b < t->k / 32; b++, x += DEPTH * rows) {
+        for (int s = 0; s < STRIPS; s++) {
+            V sum[STREAM_ROWS];
+            UNROLL
+            for (int r = 0; r < rows; r++)
+                sum[r] = v_zero();
+            UNROLL
+            for (int i = 0; i < chunks; i++, p += CHUNK) {
+                V w[8];
+                if (CHUNK == 64 || i % 2 == 0)
+                    __builtin_prefetch(p + AHEAD);
+                decode(type, p, w);
+                UNROLL
+                for (int d = 0; d < per_chunk; d++)
+                    UNROLL
+                    for (int r = 0; r < rows; r++)
+                        sum[r] = v_acc(sum[r], w[d], v_bcast(x + (i * per_chunk + d) * rows + r));
+            }
+            add_block(t->c + s * LANES, rows, sum, block_scale(t, type, b, s));
+        }
+    }
+}
+
+/* Many rows: `blocks` blocks of the unit decoded to [block][k / STEP][STRIPS] vectors. */
+INLINE void decode_panel(const struct di_tile *t, const enum di_wtype type, int first, int blocks)
+{
+    const int per_chunk = chunk_vectors(type), chunks = DEPTH / per_chunk;
+    const uint8_t *p = t->unit + (size_t)first * STRIPS * (size_t)chunks * CHUNK;
+    float *out = (float *)t->panel;
+    for (int b = 0; b < blocks; b++, out += DEPTH * DI_UNIT)
+        for (int s = 0; s < STRIPS; s++)
+            for (int i = 0; i < chunks; i++, p += CHUNK) {
+                V w[8];
+                __builtin_prefetch(p + AHEAD);
+                decode(type, p, w);
+                UNROLL
+                for (int d = 0; d < per_chunk; d++)
+                    v_store(out + (i * per_chunk + d) * DI_UNIT + s * LANES, w[d]);
+            }
+}
+
+/* Register tile: rows x 32 outputs over one decoded block. */
+INLINE void multiply_block(const float *w, const float *x, float *c, const V *scale, const int rows)
+{
+    V sum[STRIPS][MAX_ROWS];
+    UNROLL
+    for (int r = 0; r < rows; r++)
+        UNROLL
+        for (int s = 0; s < STRIPS; s++)
+            sum[s][r] = v_zero();
+    for (int d = 0; d < DEPTH; d++)
+        UNROLL
+        for (int r = 0; r < rows; r++) {
+            V xr = v_bcast(x + d * rows + r);
+            UNROLL
+            for (int s = 0; s < STRIPS; s++)
+                sum[s][r] = v_acc(sum[s][r], v_load(w + d * DI_UNIT + s * LANES), xr);
+        }
+    UNROLL
+    for (int s = 0; s < STRIPS; s++)
+        add_block(c + s * LANES, rows, sum[s], scale[s]);
+}
+
+#define DEFINE_MULTIPLY(n)                                                                                                \
+    static void multiply_##n(const struct di_tile *t, int row, int first, int blocks)                                     \
+    {                                                                                                                     \
+        const float *w = (const float *)t->panel;                                                                         \
+        const float *x = (const float *)t->x + (size_t)row * (size_t)(t->k / STEP) + (size_t)first * DEPTH * (n);         \
+        for (int b = 0; b < blocks; b++, w += DEPTH * DI_UNIT, x += DEPTH * (n)) {                                        \
+            V scale[STRIPS];                                                                                              \
+            for (int s = 0; s < STRIPS; s++)                                                                              \
+                scale[s] = block_scale(t, t->type, first + b, s);                                                         \
+            multiply_block(w, x, t->c + row * DI_UNIT, scale, (n));                                                       \
+        }                                                                                                                 \
+    }
+GROUPS(DEFINE_MULTIPLY)
+
+struct multiply_entry {
+    int rows;
+    void (*fn)(const struct di_tile *t, int row, int first, int blocks);
+};
+#define MULTIPLY_ENTRY(n) {n, multiply_##n},
+static const struct multiply_entry multiply_table[] = {GROUPS(MULTIPLY_ENTRY)};
+
+/* Largest register tile for the rows that are left. */
+static const struct multiply_entry *group_for(int rows)
+{
+    const struct multiply_entry *e = multiply_table;
+    while (e->rows > rows)
+        e++;
+    return e;
+}
+
+#define STREAM_CASE(type, rows) \
+    case (type) * 8 + (rows): stream(t, type, rows); break
+#define STREAM_CASES(type) STREAM_CASE(type, 1); STREAM_CASE(type, 2); STREAM_CASE(type, 3); STREAM_CASE(type, 4)
+
+static void stream_tile(const struct di_tile *t)
+{
+    switch ((int)t->type * 8 + t->rows) {
+        STREAM_CASES(DI_W_BF16);
+        STREAM_CASES(DI_W_FP8_TILE32);
+        STREAM_CASES(DI_W_FP4_ROW32);
+    }
+}
+
+static void decode_blocks(const struct di_tile *t, int first, int blocks)
+{
+    switch (t->type) {
+    case DI_W_BF16: decode_panel(t, DI_W_BF16, first, blocks); break;
+    case DI_W_FP8_TILE32: decode_panel(t, DI_W_FP8_TILE32, first, blocks); break;
+    case DI_W_FP4_ROW32: decode_panel(t, DI_W_FP4_ROW32, first, blocks); break;
+    }
+}
+
+static void block_tile(const struct di_tile *t)
+{
+    const int per_panel = PANEL_BYTES / (DEPTH * DI_UNIT * 4);
+    memset(t->c, 0, (size_t)t->rows * DI_UNIT * sizeof *t->c);
+    if (t->rows <= STREAM_ROWS) {
+        stream_tile(t);
+        return;
+    }
+    for (int first = 0, n; first < t->k / 32; first += n) {
+        n = t->k / 32 - first < per_panel ? t->k / 32 - first : per_panel;
+        decode_blocks(t, first, n);
+        for (int row = 0; row < t->rows;) {
+            const struct multiply_entry *e = group_for(t->rows - row);
+            e->fn(t, row, first, n);
+            row += e->rows;
+        }
+    }
+}
+
+/* Element d of a row as the kernels want it: the fp32 itself, or two bf16 (the values are exact in bf16, so the upper halves are it). */
+static inline uint32_t element(const float *row, int d)
+{
+    if (STEP == 1)
+        return di_f32_bits(row[d]);
+    return di_f32_bits(row[2 * d]) >> 16 | (di_f32_bits(row[2 * d + 1]) & 0xFFFF0000);
+}
+
+static void block_pack_x(const float *const *rows, int n_rows, int k, void *dst)
+{
+    uint32_t *out = dst;
+    for (int row = 0; row < n_rows;) {
+        int n = n_rows <= STREAM_ROWS ? n_rows : group_for(n_rows - row)->rows;
+        for (int d0 = 0; d0 < k / STEP; d0 += DEPTH) /* block by block, so that both sides stay in the cache */
+            for (int r = 0; r < n; r++)
+                for (int d = d0; d < d0 + DEPTH; d++)
+                    out[(size_t)d * (size_t)n + (size_t)r] = element(rows[row + r], d);
+        out += (size_t)n * (size_t)(k / STEP);
+        row += n;
+    }
+}
+
+#define DEFINE_KERNEL(name)                                                                                                        \
+    const struct di_kernel name = {.lanes = LANES, .row_bytes = 4 / STEP, .pack_x = block_pack_x, .tile = block_tile, \
+                                   .store = epilogue_store, .swiglu = epilogue_swiglu, .add = epilogue_add}
+
+#endif

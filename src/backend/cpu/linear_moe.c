@@ -1,0 +1,209 @@
+/* Experts (spec/model.md §5.8) in two parallel stages over all experts of a step: h = the activation of w1 and w3, then y += w2 h. The shared
+ * expert runs as one more expert that has every row. Ids of a row ascend, so walking the experts upward adds the slots in slot order. */
+#include "backend/cpu/linear.h"
+
+#include <string.h>
+
+#define MOE_ROWS 2048 /* rows of a step that are grouped together; bounds the scratch */
+
+/* A run of up to DI_TILE_ROWS slots of one expert. */
+struct part {
+    const struct di_expert *e;
+    int first, rows; /* in slot[] */
+};
+struct moe_job {
+    struct di_cpu *cpu;
+    const struct di_kernel *kern;
+    const struct di_op_moe *d;
+    int parts;
+    struct part *part;
+    int32_t *slot;       /* slots (row * k + i) sorted by expert, then m * k + row for the shared expert */
+    float *h;            /* [slots, f] */
+    int64_t *up;         /* [parts + 1] prefix sums of the cost of one unit of f */
+};
+
+static int slots_of(const struct di_op_moe *d, int m)
+{
+    return m * (d->k + 1);
+}
+
+static int64_t max_parts(int64_t experts, int64_t slots)
+{
+    return (experts < slots ? experts : slots) + slots / DI_TILE_ROWS + 1;
+}
+
+size_t di_linear_moe_scratch(const struct di_backend_params *p)
+{
+    const struct di_config *c = p->config;
+    size_t m = (size_t)(p->max_rows < MOE_ROWS ? p->max_rows : MOE_ROWS), k = (size_t)c->num_experts_per_tok, e = (size_t)c->n_routed_experts;
+    k = k < (size_t)c->dspark_num_experts_per_tok ? (size_t)c->dspark_num_experts_per_tok : k;
+    e = e < (size_t)c->dspark_n_routed_experts ? (size_t)c->dspark_n_routed_experts : e;
+    size_t slots = m * (k + 1), parts = (size_t)max_parts((int64_t)e + 1, (int64_t)slots);
+    return slots * (size_t)c->moe_intermediate_size * sizeof(float) + parts * (sizeof(struct part) + sizeof(int64_t)) +
+           slots * sizeof(int32_t) + (e + 2) * sizeof(int32_t) + 8 * 64;
+}
+
+static void *carve(uint8_t **p, size_t bytes)
+{
+    void *at = *p;
+    *p += (bytes + 63) & ~(size_t)63;
+    return at;
+}
+
+/* Stable counting sort of the slots by expert; cuts every expert's run into parts. */
+static void group(struct moe_job *j)
+{
+    const struct di_op_moe *d = j->d;
+    int n = d->m * d->k, experts = 0;
+    uint8_t *scratch = j->cpu->shared;
+    for (int i = 0; i < n; i++)
+        experts = d->ids[i] >= experts ? d->ids[i] + 1 : experts;
+    size_t slots = (size_t)slots_of(d, d->m), parts = (size_t)max_parts(experts + 1, (int64_t)slots);
+    int32_t *start = carve(&scratch, ((size_t)experts + 1) * sizeof *start);
+    j->slot = carve(&scratch, slots * sizeof *j->slot);
+    j->part = carve(&scratch, parts * sizeof *j->part);
+    j->up = carve(&scratch, (parts + 1) * sizeof *j->up);
+    j->h = carve(&scratch, slots * (size_t)d->f * sizeof *j->h);
+    memset(start, 0, ((size_t)experts + 1) * sizeof *start);
+    for (int i = 0; i < n; i++)
+        start[d->ids[i] + 1]++;
+    for (int e = 0; e < experts; e++)
+        start[e + 1] += start[e];
+    for (int i = 0; i < n; i++)
+        j->slot[start[d->ids[i]]++] = i; /* start[e] ends as the end of e */
+    for (int i = 0; i < d->m; i++)
+        j->slot[n + i] = n + i;
+    j->parts = 0;
+    for (int e = 0, first = 0; e <= experts; e++) {
+        int end = e < experts ? start[e] : n + d->m;
+        for (int rows; first < end; first += rows) {
+            rows = end - first < DI_TILE_ROWS ? end - first : DI_TILE_ROWS;
+            j->part[j->parts++] = (struct part){e < experts ? &d->experts[e] : d->shared, first, rows};
+        }
+    }
+}
+
+/* A unit costs its weights' way from memory or its multiply-adds, whichever is more: 32 rows are about even (FP4). */
+static int64_t unit_cost(const struct di_weight *w, int rows)
+{
+    int64_t bytes = (int64_t)di_unit_codes(w->type, w->k), sums = (int64_t)rows * w->k;
+    return bytes > sums ? bytes : sums;
+}
+
+static int row_of(const struct di_op_moe *d, int32_t slot)
+{
+    return slot < d->m * d->k ? slot / d->k : slot - d->m * d->k;
+}
+
+static void up_units(const struct moe_job *j, const struct di_linear_scratch *s, const struct part *p, int first, int last)
+{
+    const struct di_op_moe *d = j->d;
+    const float *x[DI_TILE_ROWS];
+    float weight[DI_TILE_ROWS], *h[DI_TILE_ROWS];
+    bool shared = p->e == d->shared;
+    for (int r = 0; r < p->rows; r++) {
+        int32_t slot = j->slot[p->first + r];
+        x[r] = (const float *)d->x + (size_t)row_of(d, slot) * (size_t)d->d;
+        h[r] = j->h + (size_t)(p->first + r) * (size_t)d->f + (size_t)first * DI_UNIT;
+        weight[r] = shared ? 1.0f : d->weights[slot];
+    }
+    j->kern->pack_x(x, p->rows, d->d, s->x);
+    const struct di_weight *w[2] = {&p->e->w1, &p->e->w3};
+    for (int u = first; u < last; u++) {
+        for (int i = 0; i < 2; i++) {
+            size_t bytes = di_unit_bytes(j->kern, w[i]->type, d->d);
+            j->kern->tile(&(struct di_tile){.type = w[i]->type, .rows = p->rows, .k = d->d, .x = s->x, .panel = s->panel, .c = s->c[i],
+                                            .unit = (const uint8_t *)w[i]->packed + (size_t)u * bytes});
+        }
+        j->kern->swiglu(&(struct di_tile_swiglu){p->rows, d->limit, j->cpu->be.params.numerics.q_linear, s->c[0], s->c[1],
+                                                 shared ? NULL : weight, h});
+        for (int r = 0; r < p->rows; r++)
+            h[r] += DI_UNIT;
+    }
+}
+
+static void down_units(const struct moe_job *j, const struct di_linear_scratch *s, const struct part *p, int first, int last)
+{
+    const struct di_op_moe *d = j->d;
+    const float *h[DI_TILE_ROWS];
+    float *y[DI_TILE_ROWS];
+    size_t bytes = di_unit_bytes(j->kern, p->e->w2.type, d->f);
+    for (int r = 0; r < p->rows; r++) {
+        h[r] = j->h + (size_t)(p->first + r) * (size_t)d->f;
+        y[r] = (float *)d->y + (size_t)row_of(d, j->slot[p->first + r]) * (size_t)d->d + (size_t)first * DI_UNIT;
+    }
+    j->kern->pack_x(h, p->rows, d->f, s->x);
+    struct di_tile t = {.type = p->e->w2.type, .rows = p->rows, .k = d->f, .x = s->x, .panel = s->panel, .c = s->c[0]};
+    t.unit = (const uint8_t *)p->e->w2.packed + (size_t)first * bytes;
+    for (int u = first; u < last; u++, t.unit += bytes) {
+        int cols = d->d - u * DI_UNIT < DI_UNIT ? d->d - u * DI_UNIT : DI_UNIT;
+        j->kern->tile(&t);
+        j->kern->add(&(struct di_tile_add){p->rows, cols, t.c, y, p->e == d->shared});
+        for (int r = 0; r < p->rows; r++)
+            y[r] += cols;
+    }
+}
+
+/* Stage 1: the list of (part, unit of f), cut by cost. */
+static void up_part(const struct moe_job *j, int thread, int n_threads)
+{
+    struct di_linear_scratch s = di_linear_scratch_of(j->cpu, thread);
+    int units = j->d->f / DI_UNIT;
+    for (int i = 0; i < j->parts; i++) {
+        /* The share of this thread in cost, as units of this part. Cuts of neighbours are the same number, so nothing is lost or doubled. */
+        int64_t each = j->up[i + 1] - j->up[i], cut[2];
+        for (int c = 0; c < 2; c++) {
+            int64_t share = j->up[j->parts] * units / n_threads * (thread + c) - j->up[i] * units;
+            cut[c] = thread + c == n_threads ? units : share <= 0 ? 0 : (share + each / 2) / each;
+            cut[c] = cut[c] < units ? cut[c] : units;
+        }
+        if (cut[0] < cut[1])
+            up_units(j, &s, &j->part[i], (int)cut[0], (int)cut[1]);
+    }
+}
+
+/* Stage 2: each thread owns some columns of y for all experts, so that the order of the sums is its own. */
+static void down_part(const struct moe_job *j, int thread, int n_threads)
+{
+    const struct di_op_moe *d = j->d;
+    struct di_linear_scratch s = di_linear_scratch_of(j->cpu, thread);
+    di_range r = di_split(d->d, DI_UNIT, thread, n_threads);
+    if (r.begin >= r.end)
+        return;
+    for (int i = 0; i < d->m; i++)
+        memset((float *)d->y + (size_t)i * (size_t)d->d + r.begin, 0, (size_t)(r.end - r.begin) * sizeof(float));
+    for (int i = 0; i < j->parts; i++)
+        down_units(j, &s, &j->part[i], (int)(r.begin / DI_UNIT), (int)((r.end + DI_UNIT - 1) / DI_UNIT));
+}
+
+static void moe_part(void *ctx, int thread, int n_threads)
+{
+    const struct moe_job *j = ctx;
+    if (j->kern->enter)
+        j->kern->enter();
+    up_part(j, thread, n_threads);
+    if (n_threads > 1)
+        di_pool_barrier(j->cpu->pool);
+    down_part(j, thread, n_threads);
+    if (j->kern->leave)
+        j->kern->leave();
+}
+
+void di_linear_moe(struct di_backend *be, const struct di_op_moe *d)
+{
+    struct di_cpu *cpu = di_cpu_of(be);
+    for (int row = 0; row < d->m; row += MOE_ROWS) {
+        struct di_op_moe some = *d;
+        some.m = d->m - row < MOE_ROWS ? d->m - row : MOE_ROWS;
+        some.x = (const float *)d->x + (size_t)row * (size_t)d->d;
+        some.y = (float *)d->y + (size_t)row * (size_t)d->d;
+        some.ids = d->ids + (size_t)row * (size_t)d->k;
+        some.weights = d->weights + (size_t)row * (size_t)d->k;
+        struct moe_job j = {.cpu = cpu, .kern = di_kernel_of(cpu->isa), .d = &some};
+        group(&j);
+        j.up[0] = 0;
+        for (int i = 0; i < j.parts; i++)
+            j.up[i + 1] = j.up[i] + unit_cost(&j.part[i].e->w1, j.part[i].rows);
+        di_linear_run(cpu, (int64_t)slots_of(&some, some.m) * d->d * d->f * 3, moe_part, &j);
+    }
+}
