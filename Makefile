@@ -62,6 +62,6 @@ help:
 	@echo 'make test    install what is needed, run every test in Release, ASan+UBSan and TSan builds'
 	@echo 'make fuzz    run every fuzzer for FUZZ_SECONDS (600); FUZZ=NAME runs one'
 	@echo 'make bench   measure; BENCH_ARGS=... goes to `deepinfer bench`'
-	@echo 'make lint    include rules, clang-tidy, cppcheck, formatting'
+	@echo 'make lint    include rules, clang-tidy, formatting'
 	@echo 'make format  format the sources with clang-format'
 	@echo 'make clean   delete the build directories'
