@@ -86,6 +86,8 @@ def full_size(s, temp):
     s.equal("full size: parts", {k: (v["parameters"], v["bytes"]) for k, v in result["parts"].items()}, PARTS)
     plan = result["plan"]
     regions = {r["name"]: r for r in plan["regions"]}
+    s.equal("full size: every region has a size", plan["unknown_regions"], 0)
+    s.check("full size: repacked weights", 290e9 < regions["repacked weights"]["bytes"] < 310e9, regions["repacked weights"])
     s.equal("full size: block", plan["block_bytes"], 56960)
     s.equal("full size: cache", sum(r["bytes"] for r in plan["regions"] if r["name"].startswith("KV of layer")), 890 * 131072 * 16)
     s.equal("full size: rings", regions["window rings"]["bytes"], 16 * 43 * 144 * 528)

@@ -87,7 +87,7 @@ static void plan_weights(struct planner *p, const struct di_config *c, const str
         bool copy = !unused && di_part_is_repacked((enum di_part)i) && params->packed_bytes != 0;
         struct di_plan_region *r = add(p, DI_PLAN_WEIGHTS, unused ? DI_PLACE_UNUSED : copy ? DI_PLACE_COPIED : DI_PLACE_MAPPED,
                                        di_part_name((enum di_part)i), 1, s->bytes);
-        note(r, "%llu tensors", (unsigned long long)s->tensors);
+        note(r, "%llu tensor%s", (unsigned long long)s->tensors, s->tensors == 1 ? "" : "s");
         copied += copy ? s->bytes : 0;
     }
     if (copied == 0)

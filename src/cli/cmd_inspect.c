@@ -3,6 +3,7 @@
 #include "checkpoint/plan.h"
 #include "cli/commands.h"
 #include "cli/io.h"
+#include "model/model.h"
 
 /* The plan is made of the same rows as the cache. */
 _Static_assert(DI_PLAN_BLOCK_TOKENS == DI_BLOCK_TOKENS && DI_PLAN_RING_ROWS == DI_RING_ROWS && DI_PLAN_TAIL_ROWS == DI_TAIL_ROWS,
@@ -11,7 +12,7 @@ _Static_assert(DI_PLAN_BLOCK_TOKENS == DI_BLOCK_TOKENS && DI_PLAN_RING_ROWS == D
 struct options {
     const char *model;
     bool plan, json;
-    int64_t context, batch;
+    int64_t context, batch, prefill_chunk, threads;
 };
 
 static const struct di_option table[] = {
@@ -22,6 +23,10 @@ static const struct di_option table[] = {
      .help = "Tokens of each request in the plan; without it the longest context of the model."},
     {.name = "batch", .type = DI_OPT_INT, .offset = offsetof(struct options, batch), .def = "1", .min = 1, .max = 1000000, .metavar = "N",
      .help = "Requests at once in the plan."},
+    {.name = "prefill-chunk", .type = DI_OPT_INT, .offset = offsetof(struct options, prefill_chunk), .def = "256", .min = 1, .max = 65536,
+     .metavar = "N", .help = "Most rows of one step in the plan; a batch needs at least one row for each request."},
+    {.name = "threads", .type = DI_OPT_INT, .offset = offsetof(struct options, threads), .def = "0", .max = 4096, .metavar = "N",
+     .help = "Threads in the plan; 0 means all processors."},
     {.name = "json", .type = DI_OPT_BOOL, .offset = offsetof(struct options, json), .help = "Print one JSON object instead of tables."},
 };
 
@@ -40,9 +45,15 @@ static const char *grouped(uint64_t x, char s[32])
     return p;
 }
 
-static void add_gib(struct di_buf *b, uint64_t bytes)
+/* "  276.74 GiB": the largest unit that gives at least 1. */
+static void add_human(struct di_buf *b, uint64_t bytes)
 {
-    di_buf_addf(b, "%10.3f GiB", (double)bytes / (double)(1 << 30));
+    static const char *const units[] = {"B  ", "KiB", "MiB", "GiB", "TiB", "PiB"};
+    double x = (double)bytes;
+    int unit = 0;
+    for (; x >= 1024 && unit < 5; unit++)
+        x /= 1024;
+    di_buf_addf(b, "%10.*f %s", unit ? 2 : 0, x, units[unit]);
 }
 
 /* ---------------------------------------------------------------- tables */
@@ -88,7 +99,7 @@ static void add_part(struct di_buf *b, const char *name, const struct di_part_su
 {
     char t[3][32];
     di_buf_addf(b, "  %-30s %9s %18s %18s", name, grouped(s->tensors, t[0]), grouped(s->parameters, t[1]), grouped(s->bytes, t[2]));
-    add_gib(b, s->bytes);
+    add_human(b, s->bytes);
     di_buf_addc(b, '\n');
 }
 
@@ -137,7 +148,7 @@ static void add_region(struct di_buf *b, const struct di_plan_region *r)
         di_buf_addf(b, " %10s %16s %18s %14s", "", "", "not known yet", "");
     } else {
         di_buf_addf(b, " %10s %16s %18s", grouped(r->count, t[0]), grouped(r->unit_bytes, t[1]), grouped(r->bytes, t[2]));
-        add_gib(b, r->bytes);
+        add_human(b, r->bytes);
     }
     di_buf_addf(b, "  %s\n", r->note);
 }
@@ -152,9 +163,9 @@ static void add_plan(struct di_buf *b, const struct di_plan *p, const struct di_
     di_buf_addf(b, "\n  a block of %d tokens: %s B (%.4g B a token); state of a request: %s B\n", DI_PLAN_BLOCK_TOKENS, grouped(p->block_bytes, t[0]),
                 (double)p->block_bytes / DI_PLAN_BLOCK_TOKENS, grouped(p->bytes_per_sequence, t[1]));
     di_buf_addf(b, "  mapped:    %18s", grouped(p->mapped, t[0]));
-    add_gib(b, p->mapped);
+    add_human(b, p->mapped);
     di_buf_addf(b, "  read in place from the files; resident as touched\n  allocated: %18s", grouped(p->allocated, t[0]));
-    add_gib(b, p->allocated);
+    add_human(b, p->allocated);
     di_buf_adds(b, p->unknown ? "  and the regions not known yet\n" : "  taken at start\n");
 }
 
@@ -225,6 +236,26 @@ static void add_json_plan(struct di_buf *b, const struct di_plan *p, const struc
 
 /* ---------------------------------------------------------------- the command */
 
+/* The figures that only the model and its back end know, for this processor. */
+static di_status ask_model(const struct options *opt, const struct di_config *c, struct di_plan_params *params, di_error *err)
+{
+    struct di_model_plan told;
+    struct di_model_params model = {
+        .max_rows = (int)(opt->batch > opt->prefill_chunk ? opt->batch : opt->prefill_chunk),
+        .max_context = params->context,
+        .threads = (int)opt->threads,
+    };
+    if (!di_numerics_by_name("bf16", &model.numerics))
+        return di_fail(err, DI_ERR_INTERNAL, "", "the default numerics are unknown");
+    di_status status = di_model_plan(c, &model, &told, err);
+    if (status == DI_OK) {
+        params->packed_bytes = told.packed_bytes;
+        params->activation_bytes = told.activation_bytes;
+        params->scratch_bytes = told.scratch_bytes;
+    }
+    return status;
+}
+
 static int run(const void *options)
 {
     const struct options *opt = options;
@@ -245,8 +276,11 @@ static int run(const void *options)
         .activation_bytes = DI_PLAN_UNKNOWN,
         .scratch_bytes = DI_PLAN_UNKNOWN,
     };
-    if (opt->plan)
+    if (opt->plan) {
+        TRY(di_plan_make(&ck.config, &params, &plan, &err)); /* checks context and batch */
+        TRY(ask_model(opt, &ck.config, &params, &err));
         TRY(di_plan_make(&ck.config, &params, &plan, &err));
+    }
     if (opt->json) {
         add_json(&b, &ck, &sums);
         if (opt->plan)
