@@ -1,0 +1,11 @@
+/* The fast non-matrix ops, compiled for AVX-512 (F, BW, DQ, VL, VBMI, VNNI). */
+#include "backend/cpu/vector_attention.h"
+#include "backend/cpu/vector_cache.h"
+#include "backend/cpu/vector_dense.h"
+#include "backend/cpu/vector_index.h"
+#include "backend/cpu/vector_table.h"
+
+void di_cpu_vector_ops_avx512(struct di_ops *ops)
+{
+    vector_table(ops);
+}
