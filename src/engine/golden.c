@@ -1,5 +1,7 @@
 #include "engine/golden.h"
 
+#include "engine/score.h"
+
 #include <stdarg.h>
 #include <stdio.h>
 
@@ -47,29 +49,16 @@ static bool numerics_of(const char *mode, struct di_numerics *out)
     return di_numerics_by_name(mode, out);
 }
 
-static di_status run_steps(const struct di_golden *g, const struct di_golden_run *run, struct di_model *m, struct di_kv_store *s, float *logits,
-                           di_error *err)
+struct sink {
+    float *logits;
+    size_t vocab;
+};
+
+static di_status keep_rows(void *ctx, int64_t pos, int rows, const float *logits, di_error *err)
 {
-    int32_t all[4096];
-    size_t vocab = (size_t)m->c->vocab_size, feature_bytes = (size_t)(m->c->n_dspark_targets * m->c->hidden_size) * m->be->ops->act_bytes;
-    for (int at = 0; at < g->n_ids;) {
-        int limit = at < run->decode_from ? run->decode_from : g->n_ids;
-        int n = at < run->decode_from ? run->chunk : 1;
-        n = n > limit - at ? limit - at : n;
-        for (int i = 0; i < n; i++)
-            all[i] = i;
-        struct di_chunk chunk = {0, 0, n, at};
-        struct di_step step = {.n_chunks = 1, .chunks = &chunk, .tokens = &g->ids, .kv = di_kv_view(s), .n_logits = n, .logit_rows = all,
-                               .logits = logits + (size_t)at * vocab, .trace = run->trace};
-        if (run->features)
-            step.features = (float *)(void *)((char *)run->features + (size_t)at * feature_bytes);
-        if (!di_kv_reserve(s, 0, at + n))
-            return di_fail(err, DI_ERR_INTERNAL, "", "the pool is too small");
-        di_status status = di_model_step(m, &step, err);
-        if (status != DI_OK)
-            return status;
-        at += n;
-    }
+    struct sink *k = ctx;
+    (void)err;
+    memcpy(k->logits + (size_t)pos * k->vocab, logits, (size_t)rows * k->vocab * sizeof *logits);
     return DI_OK;
 }
 
@@ -77,6 +66,7 @@ di_status di_golden_run(const struct di_golden *g, const struct di_golden_run *r
                         di_error *err)
 {
     di_status status = DI_OK;
+    float *space = NULL;
     struct di_model_params p = {.max_rows = run->chunk, .max_context = g->n_ids, .threads = run->threads, .isa = run->isa};
     const struct di_tensor *map = di_golden_field(g, NULL, "engram_token_map");
     p.token_map = map ? (const int32_t *)(const void *)map->data : NULL;
@@ -85,7 +75,14 @@ di_status di_golden_run(const struct di_golden *g, const struct di_golden_run *r
     CHECK(numerics_of(run->mode, &p.numerics), err, DI_ERR_INVALID, "mode", "unknown mode %s", run->mode);
     TRY(di_model_open(g->dir, &p, m, err));
     TRY(di_kv_store_create(&(*m)->be->layout, 1, di_kv_blocks_for(g->n_ids), g->n_ids, s, err));
-    TRY(run_steps(g, run, *m, *s, logits, err));
+    struct sink sink = {logits, (size_t)(*m)->c->vocab_size};
+    struct di_score score = {.ids = g->ids, .n = g->n_ids, .chunk = run->chunk, .decode_from = run->decode_from, .rows = keep_rows, .ctx = &sink,
+                             .trace = run->trace, .features = run->features};
+    space = di_calloc((size_t)run->chunk * sink.vocab, sizeof *space);
+    CHECK(space, err, DI_ERR_MEMORY, "", "out of memory for logits");
+    score.logits = space;
+    TRY(di_score_run(*m, *s, &score, err));
 out:
+    di_free(space);
     return status;
 }

@@ -1,0 +1,381 @@
+/* deepinfer generate: JSONL in, JSONL out (design: command-line contract). Requests of many lines share the engine's steps; results leave in the
+ * order of the input, so a killed run has written a prefix of its output and --resume goes on behind it. */
+#include "base/clock.h"
+#include "base/utf8.h"
+#include "cli/answer.h"
+#include "cli/io.h"
+#include "cli/load.h"
+
+#include <errno.h>
+#include <math.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+struct options {
+    struct di_load_options load;
+    const char *prompt, *input, *output, *format;
+    struct di_str_list stop;
+    int64_t max_tokens, top_k, seed;
+    double temperature, top_p, min_p;
+    bool raw, resume, thinking;
+};
+
+#define AT(field) offsetof(struct options, field)
+static const struct di_option table[] = {
+    DI_LOAD_ROWS(struct options, "16"),
+    {"prompt", DI_OPT_STRING, AT(prompt), NULL, 0, 0, NULL, "TEXT", "Answer this one prompt: a user message, or with --raw the start of a text.", false},
+    {"input", DI_OPT_STRING, AT(input), NULL, 0, 0, NULL, "FILE",
+     "One request per line, - for stdin: an object with messages (as for chat completions), prompt (raw text) or prompt_token_ids; optional id.", false},
+    {"output", DI_OPT_STRING, AT(output), NULL, 0, 0, NULL, "FILE", "Where results go, one line per request; without it stdout.", false},
+    {"resume", DI_OPT_BOOL, AT(resume), "false", 0, 0, NULL, NULL, "Keep the complete lines of --output and go on behind them.", false},
+    {"format", DI_OPT_CHOICE, AT(format), "auto", 0, 0, "auto|json|text", NULL,
+     "Of --prompt's answer: text, or a JSON line as for --input; auto is text on a terminal.", false},
+    {"max-tokens", DI_OPT_INT, AT(max_tokens), NULL, 1, 1 << 30, NULL, "N", "Longest answer, reasoning included, where the request does not say.", false},
+    {"temperature", DI_OPT_DOUBLE, AT(temperature), NULL, 0, 2, NULL, "T", "0 is greedy. This and the next four: where the request does not say.", false},
+    {"top-p", DI_OPT_DOUBLE, AT(top_p), NULL, 1e-9, 1, NULL, "P", "Sample from the likeliest tokens that together have probability P.", false},
+    {"top-k", DI_OPT_INT, AT(top_k), "0", -1, 1 << 30, NULL, "K", "Sample from the K likeliest tokens; 0 or -1 is all.", false},
+    {"min-p", DI_OPT_DOUBLE, AT(min_p), "0", 0, 1, NULL, "P", "Drop tokens with less than P times the largest probability.", false},
+    {"seed", DI_OPT_INT, AT(seed), "0", 0, 0, NULL, "S", "Same prompt, parameters and seed: same tokens.", false},
+    {"stop", DI_OPT_LIST, AT(stop), NULL, 0, 0, NULL, "STR", "End the answer before this text; may be given several times. For --prompt.", false},
+    {"raw", DI_OPT_BOOL, AT(raw), "false", 0, 0, NULL, NULL, "--prompt is raw text that the model continues.", false},
+    {"thinking", DI_OPT_BOOL, AT(thinking), "true", 0, 0, NULL, NULL, "Think first where the request does not say.", false},
+};
+
+/* One input line on its way. */
+struct job {
+    int64_t line;
+    struct di_buf text; /* the line; the request borrows from it */
+    struct di_arena arena;
+    const struct di_json *id;
+    struct di_completion *answer; /* NULL: failed before the engine saw it */
+    di_error err;
+    bool used;
+};
+
+struct run {
+    const struct options *o;
+    struct di_loaded loaded;
+    struct di_engine *engine;
+    struct di_chat_options chat;
+    struct di_completion_defaults defaults;
+    FILE *out;
+    struct job *jobs; /* ring of `window` jobs in input order */
+    size_t window, head, count;
+    bool input_over;
+    int64_t done, failed, skipped;
+    struct di_answer_totals totals;
+    uint64_t started, shown;
+    struct di_str_set warned;
+};
+
+/* ---------------------------------------------------------------- input */
+
+static di_status start_job(struct run *r, struct job *j, di_error *err)
+{
+    struct di_json *request;
+    di_status status = di_json_parse(di_buf_str(&j->text), NULL, &j->arena, &request, err);
+    if (status != DI_OK)
+        return status;
+    if (!di_json_is(request, DI_JSON_OBJECT))
+        return di_fail(err, DI_ERR_INVALID, "", "a line must be an object, not %s", di_json_type_name(request));
+    j->id = di_json_get(request, "id");
+    di_answer_warn_unknown(&r->warned, request, j->line, r->o->load.quiet);
+    bool raw = !di_json_get(request, "messages");
+    if (raw && !di_json_get(request, "prompt") && !di_json_get(request, "prompt_token_ids"))
+        return di_fail(err, DI_ERR_INVALID, "", "a request needs messages, prompt or prompt_token_ids");
+    TRY(di_completion_create(&r->loaded.text, raw ? DI_PROTOCOL_COMPLETION : DI_PROTOCOL_CHAT, request, &r->chat, &r->defaults, r->loaded.context,
+                             &j->answer, err));
+    TRY(di_completion_submit(j->answer, r->engine, NULL, err));
+out:
+    if (status != DI_OK) {
+        di_completion_destroy(j->answer);
+        j->answer = NULL;
+    }
+    return status;
+}
+
+static struct job *job_at(struct run *r, size_t i)
+{
+    return &r->jobs[(r->head + i) % r->window];
+}
+
+static void push_job(struct run *r, int64_t line, struct di_str text, const di_error *broken)
+{
+    struct job *j = job_at(r, r->count++);
+    *j = (struct job){.line = line, .used = true};
+    di_arena_init(&j->arena);
+    di_buf_addv(&j->text, text);
+    if (broken)
+        j->err = *broken;
+    else if (di_buf_ok(&j->text, &j->err) == DI_OK)
+        start_job(r, j, &j->err);
+}
+
+static bool blank(struct di_str s)
+{
+    for (size_t i = 0; i < s.n; i++)
+        if (!strchr(" \t\r", s.p[i]) || s.p[i] == 0)
+            return false;
+    return true;
+}
+
+/* Read lines until the window is full or the input over. A line that is too long is a failed job; a failing file ends the run. */
+static di_status fill_window(struct run *r, struct di_lines *in, di_error *err)
+{
+    while (!r->input_over && r->count < r->window) {
+        struct di_str line;
+        bool more;
+        di_error line_err = {0};
+        di_status status = di_lines_next(in, &line, &more, &line_err);
+        if (status != DI_OK && status != DI_ERR_LIMIT) {
+            *err = line_err;
+            return status;
+        }
+        if (status == DI_OK && !more) {
+            r->input_over = true;
+        } else if (status == DI_OK && blank(line)) {
+            continue;
+        } else if (r->skipped > 0) {
+            r->skipped--;
+        } else {
+            push_job(r, in->number, line, status == DI_OK ? NULL : &line_err);
+        }
+    }
+    return DI_OK;
+}
+
+/* ---------------------------------------------------------------- output */
+
+static void end_job(struct job *j)
+{
+    di_completion_destroy(j->answer);
+    di_buf_fini(&j->text);
+    di_arena_fini(&j->arena);
+    *j = (struct job){0};
+}
+
+static di_status write_job(struct run *r, struct job *j, di_error *err)
+{
+    struct di_buf b = {0};
+    di_status status = DI_OK;
+    const di_error *failed = !j->answer ? &j->err : j->answer->end == DI_END_ERROR ? &j->answer->err : NULL;
+    if (failed)
+        di_add_error_object(&b, j->id, failed, j->line);
+    else
+        di_answer_write(&b, j->id, j->answer);
+    di_answer_count(&r->totals, j->answer);
+    r->failed += failed != NULL;
+    r->done++;
+    TRY(di_buf_ok(&b, err));
+    TRY(di_write_line(r->out, di_buf_str(&b), err));
+out:
+    di_buf_fini(&b);
+    return status;
+}
+
+static di_status write_finished(struct run *r, di_error *err)
+{
+    while (r->count > 0) {
+        struct job *j = job_at(r, 0);
+        if (j->answer && !j->answer->done)
+            return DI_OK;
+        di_status status = write_job(r, j, err);
+        end_job(j);
+        r->head = (r->head + 1) % r->window;
+        r->count--;
+        if (status != DI_OK)
+            return status;
+    }
+    return DI_OK;
+}
+
+static void show_progress(struct run *r, bool last)
+{
+    uint64_t now = di_clock_ns();
+    if (r->o->load.quiet || !isatty(STDERR_FILENO) || (!last && now - r->shown < 200000000u))
+        return;
+    r->shown = now;
+    double seconds = (double)(now - r->started) * 1e-9;
+    fprintf(stderr, "\r%lld done, %lld failed, %zu in work, %.1f tokens/s%s", (long long)r->done, (long long)r->failed, r->count,
+            (double)di_answer_live_tokens(&r->totals, r->engine) / (seconds > 0 ? seconds : 1), last ? "\n" : "   ");
+}
+
+/* Complete lines already in the output; a cut last line is removed. */
+static di_status resume_output(struct run *r, di_error *err)
+{
+    struct di_lines in;
+    struct di_str line;
+    bool more;
+    off_t keep = 0;
+    struct stat st;
+    di_status status = DI_OK;
+    if (stat(r->o->output, &st) != 0 && errno == ENOENT)
+        return DI_OK;
+    TRY(di_lines_open(&in, r->o->output, 0, err));
+    for (;;) {
+        struct di_arena a;
+        struct di_json *v;
+        status = di_lines_next(&in, &line, &more, err);
+        if (status != DI_OK || !more)
+            break;
+        di_arena_init(&a);
+        bool good = keep + (off_t)line.n + 1 <= st.st_size && di_json_parse(line, NULL, &a, &v, NULL) == DI_OK && di_json_is(v, DI_JSON_OBJECT);
+        if (good) {
+            keep += (off_t)line.n + 1;
+            r->skipped++;
+            r->failed += di_json_get(v, "error") != NULL;
+        }
+        di_arena_fini(&a);
+        if (!good)
+            break;
+    }
+    di_lines_close(&in);
+    if (status == DI_OK && truncate(r->o->output, keep) != 0)
+        status = di_fail(err, DI_ERR_IO, r->o->output, "cannot be cut behind its last complete line: %s", strerror(errno));
+out:
+    return status;
+}
+
+static di_status open_output(struct run *r, di_error *err)
+{
+    r->out = stdout;
+    if (!r->o->output)
+        return r->o->resume ? di_fail(err, DI_ERR_INVALID, "resume", "--resume needs --output") : DI_OK;
+    if (r->o->resume) {
+        di_status status = resume_output(r, err);
+        if (status != DI_OK)
+            return status;
+    }
+    r->out = fopen(r->o->output, r->o->resume ? "a" : "w");
+    return r->out ? DI_OK : di_fail(err, DI_ERR_IO, r->o->output, "cannot be written: %s", strerror(errno));
+}
+
+/* ---------------------------------------------------------------- runs */
+
+static di_status run_jobs(struct run *r, struct di_lines *in, di_error *err)
+{
+    di_status status = DI_OK;
+    bool busy;
+    r->started = di_clock_ns();
+    for (;;) {
+        if (in)
+            TRY(fill_window(r, in, err));
+        TRY(write_finished(r, err));
+        if (r->count == 0 && (!in || r->input_over))
+            break;
+        if (r->count > 0)
+            TRY(di_engine_step(r->engine, &busy, err));
+        show_progress(r, false);
+    }
+    show_progress(r, true);
+out:
+    return status;
+}
+
+/* --prompt as the line that --input would have. */
+static void prompt_line(const struct options *o, struct di_buf *b)
+{
+    struct di_str text = di_str_c(o->prompt);
+    di_buf_adds(b, o->raw ? "{\"prompt\":" : "{\"messages\":[{\"role\":\"user\",\"content\":");
+    di_json_write_string(b, text);
+    di_buf_adds(b, o->raw ? "" : "}]");
+    for (size_t i = 0; i < o->stop.count; i++) {
+        di_buf_adds(b, i ? "," : ",\"stop\":[");
+        di_json_write_string(b, di_str_c(o->stop.items[i]));
+    }
+    di_buf_adds(b, o->stop.count ? "]}" : "}");
+}
+
+static di_status run_prompt(struct run *r, di_error *err)
+{
+    const struct options *o = r->o;
+    struct di_buf line = {0};
+    di_status status = DI_OK;
+    bool busy = true;
+    bool text = strcmp(o->format, "text") == 0 || (strcmp(o->format, "auto") == 0 && !o->output && isatty(STDOUT_FILENO));
+    prompt_line(o, &line);
+    TRY(di_buf_ok(&line, err));
+    push_job(r, 0, di_buf_str(&line), NULL);
+    struct job *j = job_at(r, 0);
+    if (!text) {
+        TRY(run_jobs(r, NULL, err));
+        goto out;
+    }
+    while (j->answer && busy)
+        TRY(di_engine_step(r->engine, &busy, err));
+    const di_error *failed = !j->answer ? &j->err : j->answer->end == DI_END_ERROR ? &j->answer->err : NULL;
+    if (failed) {
+        r->failed++;
+        di_cli_fail("generate", failed);
+        goto out;
+    }
+    di_buf_clear(&line);
+    di_answer_write_text(&line, j->answer);
+    TRY(di_write_text(r->out, di_buf_str(&line), err));
+out:
+    di_buf_fini(&line);
+    return status;
+}
+
+static di_status run_all(struct run *r, di_error *err)
+{
+    const struct options *o = r->o;
+    di_status status = DI_OK;
+    struct di_lines in;
+    bool opened = false;
+    CHECK((o->prompt != NULL) != (o->input != NULL), err, DI_ERR_INVALID, "", "give either --prompt TEXT or --input FILE");
+    CHECK(o->stop.count == 0 || o->prompt, err, DI_ERR_INVALID, "stop", "--stop is for --prompt; a line of --input has its own field stop");
+    CHECK(!o->prompt || di_utf8_valid(di_str_c(o->prompt), NULL), err, DI_ERR_INVALID, "prompt", "is not valid UTF-8");
+    if (o->input) {
+        TRY(di_lines_open(&in, o->input, 0, err));
+        opened = true;
+    }
+    TRY(open_output(r, err));
+    TRY(di_load(&o->load, true, &r->loaded, err));
+    TRY(di_engine_create(r->loaded.model, &r->loaded.engine, &r->engine, err));
+    r->window = (size_t)o->load.max_batch * 4;
+    r->jobs = di_calloc(r->window, sizeof *r->jobs);
+    CHECK(r->jobs, err, DI_ERR_MEMORY, "", "out of memory for %zu requests", r->window);
+    TRY(o->prompt ? run_prompt(r, err) : run_jobs(r, &in, err));
+out:
+    if (opened)
+        di_lines_close(&in);
+    return status;
+}
+
+static int run(const void *options)
+{
+    struct run r = {.o = options, .chat = di_chat_options_default, .defaults = di_completion_defaults()};
+    const struct options *o = options;
+    di_error err = {0};
+    r.chat.thinking = o->thinking;
+    r.defaults.temperature = o->temperature;
+    r.defaults.top_p = o->top_p;
+    r.defaults.min_p = o->min_p;
+    r.defaults.top_k = o->top_k;
+    r.defaults.seed = o->seed;
+    r.defaults.max_tokens = o->max_tokens;
+    di_status status = run_all(&r, &err);
+    di_engine_destroy(r.engine);
+    for (size_t i = 0; r.jobs && i < r.window; i++)
+        if (r.jobs[i].used)
+            end_job(&r.jobs[i]);
+    di_free(r.jobs);
+    di_str_set_fini(&r.warned);
+    di_unload(&r.loaded);
+    if (r.out && r.out != stdout && fclose(r.out) != 0 && status == DI_OK)
+        status = di_fail(&err, DI_ERR_IO, o->output, "cannot be written: %s", strerror(errno));
+    if (status != DI_OK)
+        return di_cli_fail("generate", &err);
+    return r.failed ? DI_EXIT_SOME_FAILED : DI_EXIT_OK;
+}
+
+const struct di_command di_cmd_generate = {
+    .name = "generate",
+    .summary = "answer prompts offline: JSONL in, JSONL out, or one --prompt",
+    .usage = "--model DIR (--prompt TEXT | --input FILE.jsonl) [--output FILE.jsonl] [options]",
+    .options = table,
+    .n_options = sizeof table / sizeof *table,
+    .options_size = sizeof(struct options),
+    .run = run,
+};

@@ -1,0 +1,86 @@
+#include "cli/load.h"
+
+#include <stdio.h>
+#include <unistd.h>
+
+static void progress(void *ctx, uint64_t done, uint64_t total)
+{
+    int *shown = ctx;
+    int percent = total ? (int)(done * 100 / total) : 100;
+    percent = percent > 100 ? 100 : percent;
+    if (percent == *shown)
+        return;
+    *shown = percent;
+    fprintf(stderr, "\rloading weights: %3d %%%s", percent, percent == 100 ? "\n" : "");
+}
+
+/* Resident bytes of the process so far: program, libraries, tokenizer. 0 where /proc is missing. */
+static uint64_t resident(void)
+{
+    unsigned long long size, pages = 0;
+    FILE *f = fopen("/proc/self/statm", "r");
+    if (!f)
+        return 0;
+    if (fscanf(f, "%llu %llu", &size, &pages) != 2)
+        pages = 0;
+    fclose(f);
+    return (uint64_t)pages * (uint64_t)sysconf(_SC_PAGESIZE);
+}
+
+static double mib(uint64_t bytes)
+{
+    return (double)bytes / (1 << 20);
+}
+
+static di_status print_plan(const struct di_loaded *l, const struct di_model_params *p, const char *isa, di_error *err)
+{
+    struct di_model_plan plan;
+    di_status status = di_model_plan(&l->config, p, &plan, err);
+    if (status != DI_OK)
+        return status;
+    uint64_t cache = di_engine_bytes(&l->config, p->numerics, &l->engine), program = resident();
+    uint64_t total = plan.packed_bytes + plan.mapped_bytes + plan.activation_bytes + plan.scratch_bytes + cache + program;
+    fprintf(stderr,
+            "memory plan (MiB): weights %.1f repacked + %.1f in place, cache and state of %d requests of %lld tokens %.1f, activations %.1f, "
+            "scratch %.1f, program %.1f; total %.1f at most (cpu %s)\n",
+            mib(plan.packed_bytes), mib(plan.mapped_bytes), l->engine.max_batch, (long long)l->context, mib(cache), mib(plan.activation_bytes),
+            mib(plan.scratch_bytes), mib(program), mib(total), isa ? isa : p->numerics.bf16 ? di_cpu_isa_best() : "ref");
+    return DI_OK;
+}
+
+di_status di_load(const struct di_load_options *o, bool with_text, struct di_loaded *out, di_error *err)
+{
+    di_status status = DI_OK;
+    int shown = -1;
+    *out = (struct di_loaded){0};
+    CHECK(strcmp(o->backend, "cpu") == 0, err, DI_ERR_UNSUPPORTED, "backend", "the %s back end is not part of this version", o->backend);
+    TRY(di_config_load(o->model, &out->config, err));
+    CHECK(o->context <= out->config.max_position_embeddings, err, DI_ERR_INVALID, "context", "the model's limit is %lld tokens",
+          (long long)out->config.max_position_embeddings);
+    out->engine = (struct di_engine_config){(int)o->max_batch, (int)o->prefill_chunk, o->context, NULL};
+    out->context = di_engine_context(&out->config, &out->engine);
+    if (with_text)
+        TRY(di_text_model_load(o->model, &out->config, &out->text, err));
+    out->engine.banned = out->text.banned;
+    struct di_model_params p = {.max_rows = di_engine_max_rows(&out->engine), .max_context = out->context, .threads = (int)o->threads,
+                                .isa = o->isa, .token_map = out->text.token_map};
+    di_numerics_by_name(o->numerics, &p.numerics); /* the option table knows the names */
+    if (!o->quiet)
+        TRY(print_plan(out, &p, o->isa, err));
+    if (!o->quiet && isatty(STDERR_FILENO)) {
+        p.progress = progress;
+        p.progress_ctx = &shown;
+    }
+    TRY(di_model_open(o->model, &p, &out->model, err));
+out:
+    if (status != DI_OK)
+        di_unload(out);
+    return status;
+}
+
+void di_unload(struct di_loaded *l)
+{
+    di_model_close(l->model);
+    di_text_model_fini(&l->text);
+    *l = (struct di_loaded){0};
+}

@@ -1,0 +1,288 @@
+#include "engine/completion.h"
+
+#include "base/utf8.h"
+
+#include <math.h>
+
+struct di_completion_defaults di_completion_defaults(void)
+{
+    return (struct di_completion_defaults){.temperature = NAN, .top_p = NAN, .min_p = 0, .top_k = 0, .seed = 0, .max_tokens = INT64_MIN};
+}
+
+/* ---------------------------------------------------------------- request -> ids and settings */
+
+static di_status refuse_unsupported(const struct di_chat *c, di_error *err)
+{
+    static const enum di_constraint_kind masks[] = {DI_CONSTRAIN_REGEX, DI_CONSTRAIN_GRAMMAR, DI_CONSTRAIN_CHOICE};
+    if (c->n_images)
+        return di_fail(err, DI_ERR_UNSUPPORTED, c->images[0]->path, "images are not supported by this version");
+    for (size_t i = 0; i < sizeof masks / sizeof *masks; i++)
+        if (c->format.kind == masks[i])
+            return di_fail(err, DI_ERR_UNSUPPORTED, "response_format",
+                           "a constraint of kind \"%s\" exists only as a mask over the samples, which this version does not have",
+                           di_constraint_name(masks[i]));
+    if (c->sampling.n_bad_words || c->sampling.n_allowed_token_ids)
+        return di_fail(err, DI_ERR_UNSUPPORTED, c->sampling.n_bad_words ? "bad_words" : "allowed_token_ids", "not supported by this version");
+    if (c->sampling.n > 1)
+        return di_fail(err, DI_ERR_UNSUPPORTED, "n", "more than one answer to a request is not supported by this version");
+    return DI_OK;
+}
+
+static di_status raw_prompt_text(struct di_completion *c, const struct di_json *text, di_error *err)
+{
+    int32_t bos = c->text->controls.id[DI_CTL_BOS];
+    di_status status = DI_OK;
+    CHECK(text->text.n > 0, err, DI_ERR_INVALID, "prompt", "the prompt is empty");
+    CHECK(di_ids_reserve(&c->prompt, 1), err, DI_ERR_MEMORY, "prompt", "out of memory");
+    c->prompt.v[c->prompt.n++] = bos;
+    TRY(di_tokenizer_encode(c->text->tokenizer, text->text, DI_TOKENIZER_ADDED, &c->prompt, err));
+    if (c->prompt.n > 1 && c->prompt.v[1] == bos) { /* the client wrote it */
+        memmove(c->prompt.v, c->prompt.v + 1, (c->prompt.n - 1) * sizeof *c->prompt.v);
+        c->prompt.n--;
+    }
+out:
+    return status;
+}
+
+static di_status raw_prompt_ids(struct di_completion *c, const struct di_json *ids, di_error *err)
+{
+    di_status status = DI_OK;
+    CHECK(di_json_is(ids, DI_JSON_ARRAY), err, DI_ERR_INVALID, "prompt_token_ids", "must be an array of token ids, not %s", di_json_type_name(ids));
+    CHECK(ids->count > 0, err, DI_ERR_INVALID, "prompt_token_ids", "the prompt is empty; at least one token is needed");
+    CHECK(di_ids_reserve(&c->prompt, ids->count), err, DI_ERR_MEMORY, "prompt_token_ids", "out of memory for %zu ids", ids->count);
+    for (const struct di_json *v = ids->child; v; v = v->next) {
+        int64_t id;
+        CHECK(di_json_int(v, &id) && id >= 0 && id <= INT32_MAX, err, DI_ERR_INVALID, "prompt_token_ids",
+              "entry %zu must be a token id, a whole number of at least 0", c->prompt.n);
+        c->prompt.v[c->prompt.n++] = (int32_t)id;
+    }
+out:
+    return status;
+}
+
+static di_status make_prompt(struct di_completion *c, const struct di_json *request, di_error *err)
+{
+    if (c->chat->protocol != DI_PROTOCOL_COMPLETION)
+        return di_prompt_encode(&c->chat->prompt, c->text->tokenizer, &c->text->controls, &c->prompt, err);
+    const struct di_json *ids = di_json_get(request, "prompt_token_ids"), *text = di_json_get(request, "prompt");
+    if (ids && text)
+        return di_fail(err, DI_ERR_INVALID, "prompt", "give either prompt or prompt_token_ids, not both");
+    if (ids)
+        return raw_prompt_ids(c, ids, err);
+    if (!di_json_is(text, DI_JSON_STRING))
+        return di_fail(err, DI_ERR_INVALID, "prompt", "must be a string, not %s", di_json_type_name(text));
+    return raw_prompt_text(c, text, err);
+}
+
+static double or_default(double x, double def)
+{
+    return isnan(x) ? def : x;
+}
+static int64_t int_or(int64_t x, int64_t def)
+{
+    return x == INT64_MIN ? def : x;
+}
+
+/* Sampling of the engine from the request's fields; what is absent comes from the defaults, then from the rules. */
+static di_status make_sampling(struct di_completion *c, const struct di_completion_defaults *def, di_error *err)
+{
+    const struct di_sampling *s = &c->chat->sampling;
+    struct di_sampling_params *p = &c->sampling;
+    *p = di_sampling_params_default();
+    p->temperature = isnan(s->temperature) && !isnan(def->temperature) ? def->temperature : c->chat->temperature;
+    p->top_p = isnan(s->top_p) && !isnan(def->top_p) ? def->top_p : c->chat->top_p;
+    p->min_p = or_default(s->min_p, def->min_p);
+    p->top_k = int_or(s->top_k, def->top_k);
+    p->seed = int_or(s->seed, def->seed);
+    p->repetition_penalty = or_default(s->repetition_penalty, p->repetition_penalty);
+    p->presence_penalty = or_default(s->presence_penalty, p->presence_penalty);
+    p->frequency_penalty = or_default(s->frequency_penalty, p->frequency_penalty);
+    p->min_tokens = int_or(s->min_tokens, 0);
+    p->logprobs = s->logprobs == 1;
+    p->top_logprobs = p->logprobs ? int_or(s->top_logprobs, 0) : 0;
+    p->n_end_ids = 1 + s->n_stop_token_ids;
+    p->n_bias = s->n_logit_bias;
+    c->end_ids = di_malloc(p->n_end_ids * sizeof *c->end_ids + p->n_bias * sizeof(struct di_logit_bias));
+    if (!c->end_ids)
+        return di_fail(err, DI_ERR_MEMORY, "", "out of memory for a request");
+    c->end_ids[0] = c->text->controls.id[DI_CTL_EOS];
+    for (size_t i = 0; i < s->n_stop_token_ids; i++)
+        c->end_ids[1 + i] = s->stop_token_ids[i];
+    struct di_logit_bias *bias = (struct di_logit_bias *)(void *)(c->end_ids + p->n_end_ids);
+    for (size_t i = 0; i < p->n_bias; i++)
+        bias[i] = (struct di_logit_bias){s->logit_bias[i].id, s->logit_bias[i].bias};
+    p->end_ids = c->end_ids;
+    p->bias = bias;
+    return DI_OK;
+}
+
+static void on_event(void *arg, const struct di_parse_event *event)
+{
+    struct di_completion *c = arg;
+    di_message_add(&c->message, event);
+    if (c->emit)
+        c->emit(c->emit_arg, event);
+}
+
+static di_status make_parser(struct di_completion *c, di_error *err)
+{
+    const struct di_chat *chat = c->chat;
+    struct di_parser_settings s = {
+        .start = chat->start,
+        .tools_declared = chat->tools_declared,
+        .json_mode = chat->json_mode && chat->protocol == DI_PROTOCOL_CHAT,
+        .hide_control = chat->sampling.skip_special_tokens != 0,
+        .include_stop = chat->sampling.include_stop_str_in_output == 1,
+        .stop = chat->sampling.stop,
+        .n_stop = chat->sampling.n_stop,
+    };
+    return di_parser_create(&s, on_event, c, &c->parser, err);
+}
+
+di_status di_completion_create(const struct di_text_model *text, enum di_protocol protocol, const struct di_json *request,
+                               const struct di_chat_options *options, const struct di_completion_defaults *defaults, int64_t context,
+                               struct di_completion **out, di_error *err)
+{
+    di_status status = DI_OK;
+    *out = NULL;
+    struct di_completion *c = di_calloc(1, sizeof *c);
+    CHECK(c, err, DI_ERR_MEMORY, "", "out of memory for a request");
+    c->text = text;
+    TRY(di_chat_create(protocol, request, options, &c->chat, err));
+    TRY(refuse_unsupported(c->chat, err));
+    TRY(make_prompt(c, request, err));
+    if (c->chat->sampling.max_tokens == INT64_MIN)
+        c->chat->sampling.max_tokens = defaults->max_tokens;
+    TRY(di_chat_max_tokens(c->chat, (int64_t)c->prompt.n, context, &c->max_tokens, err));
+    TRY(make_sampling(c, defaults, err));
+    TRY(make_parser(c, err));
+    *out = c;
+    c = NULL;
+out:
+    di_completion_destroy(c);
+    return status;
+}
+
+void di_completion_destroy(struct di_completion *c)
+{
+    if (!c)
+        return;
+    di_parser_destroy(c->parser);
+    di_message_fini(&c->message);
+    di_buf_fini(&c->logprobs[0]);
+    di_buf_fini(&c->logprobs[1]);
+    di_ids_fini(&c->prompt);
+    di_ids_fini(&c->ids);
+    di_free(c->end_ids);
+    di_chat_destroy(c->chat);
+    di_free(c);
+}
+
+bool di_completion_unconstrained(const struct di_completion *c)
+{
+    return c->chat->format.kind != DI_CONSTRAIN_NONE || c->chat->forced;
+}
+
+/* ---------------------------------------------------------------- ids -> message */
+
+/* Text of a token; bytes that are no whole characters are shown as \xNN (spec/encoding.md §1.5). */
+static void add_token_text(struct di_buf *b, struct di_str bytes)
+{
+    if (di_utf8_valid(bytes, NULL)) {
+        di_json_write_string(b, bytes);
+        return;
+    }
+    struct di_buf shown = {0};
+    for (size_t i = 0; i < bytes.n; i++)
+        di_buf_addf(&shown, "\\x%02x", (unsigned char)bytes.p[i]);
+    di_json_write_string(b, di_buf_str(&shown));
+    di_buf_fini(&shown);
+}
+
+static void add_logprob(struct di_buf *b, const struct di_text_model *t, int32_t id, float logprob)
+{
+    struct di_str bytes = di_tokenizer_token_bytes(t->tokenizer, id);
+    di_buf_adds(b, "{\"token\":");
+    add_token_text(b, bytes);
+    di_buf_adds(b, ",\"logprob\":");
+    di_json_write_double(b, (double)logprob);
+    di_buf_adds(b, ",\"bytes\":[");
+    for (size_t i = 0; i < bytes.n; i++)
+        di_buf_addf(b, "%s%d", i ? "," : "", (unsigned char)bytes.p[i]);
+    di_buf_addc(b, ']');
+}
+
+static void keep_logprobs(struct di_completion *c, const struct di_sample *s, bool reasoning)
+{
+    struct di_buf *b = &c->logprobs[reasoning];
+    if (b->n)
+        di_buf_addc(b, ',');
+    add_logprob(b, c->text, s->id, s->logprob);
+    di_buf_adds(b, ",\"top_logprobs\":[");
+    for (size_t i = 0; i < s->n_top; i++) {
+        if (i)
+            di_buf_addc(b, ',');
+        add_logprob(b, c->text, s->top[i].id, s->top[i].logprob);
+        di_buf_addc(b, '}');
+    }
+    di_buf_adds(b, "]}");
+}
+
+static bool is_end(const struct di_completion *c, int32_t id)
+{
+    for (size_t i = 0; i < c->sampling.n_end_ids; i++)
+        if (c->end_ids[i] == id)
+            return true;
+    return false;
+}
+
+static bool on_token(void *ctx, const struct di_sample *s)
+{
+    struct di_completion *c = ctx;
+    bool reasoning = di_parser_phase(c->parser) == DI_PHASE_REASONING;
+    if (!di_ids_reserve(&c->ids, 1)) {
+        di_fail(&c->err, DI_ERR_MEMORY, "", "out of memory for the answer");
+        return false;
+    }
+    c->ids.v[c->ids.n++] = s->id;
+    c->reasoning_tokens += reasoning;
+    if (c->sampling.logprobs)
+        keep_logprobs(c, s, reasoning);
+    if (is_end(c, s->id))
+        return true;
+    if (di_parser_feed_id(c->parser, c->text->tokenizer, s->id, &c->err) != DI_OK)
+        return false;
+    return !di_parser_stopped(c->parser);
+}
+
+static void on_end(void *ctx, enum di_end end, const di_error *err)
+{
+    static const enum di_finish reasons[] = {[DI_END_STOP] = DI_FINISH_STOP, [DI_END_LENGTH] = DI_FINISH_LENGTH,
+                                             [DI_END_CANCELLED] = DI_FINISH_ABORT, [DI_END_ERROR] = DI_FINISH_ERROR};
+    struct di_completion *c = ctx;
+    if (err && c->err.code == DI_OK)
+        c->err = *err;
+    c->end = c->err.code == DI_OK ? end : DI_END_ERROR;
+    di_error ignored;
+    if (di_parser_finish(c->parser, reasons[c->end], &ignored) != DI_OK || di_message_ok(&c->message, &ignored) != DI_OK) {
+        c->end = DI_END_ERROR;
+        if (c->err.code == DI_OK)
+            c->err = ignored;
+    }
+    c->done = true;
+}
+
+di_status di_completion_submit(struct di_completion *c, struct di_engine *e, int64_t *id, di_error *err)
+{
+    struct di_request r = {
+        .prompt = c->prompt.v,
+        .n_prompt = (int64_t)c->prompt.n,
+        .max_tokens = c->max_tokens,
+        .sampling = c->sampling,
+        .ignore_end = c->chat->sampling.ignore_eos == 1,
+        .on_token = on_token,
+        .on_end = on_end,
+        .ctx = c,
+    };
+    return di_engine_submit(e, &r, id, err);
+}

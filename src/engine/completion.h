@@ -1,0 +1,51 @@
+/* Text level of the engine: a request becomes ids and settings, and the sampled ids become a message (reasoning, content, tool calls). */
+#ifndef DI_ENGINE_COMPLETION_H
+#define DI_ENGINE_COMPLETION_H
+
+#include "engine/engine.h"
+#include "engine/text_model.h"
+#include "text/chat.h"
+#include "text/message.h"
+
+/* What a request does not say. */
+struct di_completion_defaults {
+    double temperature, top_p, min_p;
+    int64_t top_k, seed, max_tokens; /* max_tokens INT64_MIN: by the rules of spec/encoding.md §4.2 */
+};
+struct di_completion_defaults di_completion_defaults(void);
+
+/* One answer, from request to message. */
+struct di_completion {
+    struct di_chat *chat; /* owned */
+    const struct di_text_model *text;
+    struct di_ids prompt; /* owned */
+    int64_t max_tokens;
+    struct di_sampling_params sampling;
+    int32_t *end_ids; /* owned, with the sampler's bias list behind it */
+
+    struct di_ids ids; /* sampled, the end id included */
+    int64_t reasoning_tokens;
+    struct di_message message;
+    struct di_buf logprobs[2]; /* entries of the content and of the reasoning, separated by commas */
+    enum di_end end;
+    bool done;
+    di_error err; /* with DI_END_ERROR, or if the text could not be parsed */
+
+    di_parse_emit *emit; /* streaming: every event as it comes, or NULL */
+    void *emit_arg;
+    struct di_parser *parser;
+};
+
+/* Convert a request of a dialect: `request` (borrowed until destroy) as for di_chat_create; DI_PROTOCOL_COMPLETION takes `prompt` (text: control
+ * spellings count, BOS is added unless it begins with it) or `prompt_token_ids`. Refused by name, until they exist: images, and constraints that
+ * exist only as a mask (regex, grammar, choice). *out is destroyed by the caller. */
+di_status di_completion_create(const struct di_text_model *text, enum di_protocol protocol, const struct di_json *request,
+                               const struct di_chat_options *options, const struct di_completion_defaults *defaults, int64_t context,
+                               struct di_completion **out, di_error *err);
+void di_completion_destroy(struct di_completion *c);
+/* Hand it to the engine; it must live until `done`. */
+di_status di_completion_submit(struct di_completion *c, struct di_engine *e, int64_t *id, di_error *err);
+/* Does the request ask for a format that nothing enforces yet? Its output then says "constrained": false. */
+bool di_completion_unconstrained(const struct di_completion *c);
+
+#endif

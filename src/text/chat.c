@@ -1,0 +1,184 @@
+#include "text/chat.h"
+
+#include "text/chat_build.h"
+
+const struct di_chat_options di_chat_options_default = {
+    .thinking = true,
+    .strict_history = true,
+    .forced_tools_while_thinking = true,
+    .refuse_stored = true,
+    .reasoning_history = DI_REASONING_AUTO,
+    .default_effort = "high",
+    .max_tokens_limit = 393216,
+};
+
+static const char *const protocol_names[] = {"chat", "responses", "messages"};
+
+bool di_protocol_from_name(struct di_str name, enum di_protocol *out)
+{
+    for (int i = 0; i < 3; i++)
+        if (di_str_eqc(name, protocol_names[i])) {
+            *out = (enum di_protocol)i;
+            return true;
+        }
+    return false;
+}
+
+const char *di_constraint_name(enum di_constraint_kind k)
+{
+    static const char *const names[] = {"none", "json", "json_schema", "regex", "grammar", "choice", "tool_call", "tool_call_required"};
+    return names[k];
+}
+
+void di_chat_image_write(struct di_buf *b, const struct di_chat_image *image)
+{
+    if (image->url.n) {
+        di_buf_addv(b, image->url);
+        return;
+    }
+    di_buf_adds(b, "data:");
+    di_buf_addv(b, image->media_type);
+    di_buf_adds(b, ";base64,");
+    di_buf_addv(b, image->data);
+}
+
+/* Literals such as 1e400 are no JSON numbers to the model, which knows doubles only (§2.8). Integers may have any length. */
+static di_status check_numbers(const struct di_json *v, const struct di_path *at, di_error *err)
+{
+    double x;
+    size_t i = 0;
+    if (v->type == DI_JSON_NUMBER && !di_json_double(v, &x))
+        for (; i < v->text.n; i++)
+            if (v->text.p[i] == '.' || v->text.p[i] == 'e' || v->text.p[i] == 'E')
+                return di_path_fail(err, at, "is a number that is too large");
+    for (const struct di_json *m = v->child; m; m = m->next, i++) {
+        di_status status = check_numbers(m, v->type == DI_JSON_ARRAY ? DI_ITEM(at, i) : DI_MEMBER(at, m->key), err);
+        if (status != DI_OK)
+            return status;
+    }
+    return DI_OK;
+}
+
+/* Which tools may be called and shown, once all are known: late ones may stand anywhere in the history. */
+static di_status offer_tools(struct di_build *b)
+{
+    struct di_chat *c = b->chat;
+    bool any = false, found = false;
+    for (struct di_chat_tool *t = c->tools; t; t = t->next) {
+        bool named = !b->only_tool.p || di_str_eq(t->name, b->only_tool);
+        t->offered = named && !b->choice_none;
+        any = any || t->offered;
+        found = found || named;
+    }
+    if (b->only_tool.p && !found)
+        return di_path_fail(b->err, DI_FIELD(NULL, "tool_choice"), "names \"%.*s\", which is not among the tools",
+                            (int)(b->only_tool.n > 128 ? 128 : b->only_tool.n), b->only_tool.p);
+    c->tools_declared = any;
+    c->forced = any && b->forced;
+    c->opened = c->forced && b->open_block && !c->thinking;
+    if (c->forced && b->open_block && c->thinking && !b->opt->forced_tools_while_thinking)
+        return di_path_fail(b->err, DI_FIELD(NULL, "tool_choice"), "cannot be this: Thinking mode does not support this tool_choice");
+    c->constraint = c->format;
+    if (any)
+        c->constraint = (struct di_constraint){.kind = c->forced ? DI_CONSTRAIN_TOOLS_REQUIRED : DI_CONSTRAIN_TOOLS};
+    return DI_OK;
+}
+
+static bool mentions_json(const struct di_chat *c)
+{
+    for (const struct di_chat_message *m = c->messages; m; m = m->next)
+        for (const struct di_chat_part *p = m->content.first; p; p = p->next)
+            for (size_t i = 0; i + 4 <= p->text.n; i++) {
+                const char *s = p->text.p + i;
+                if ((s[0] | 32) == 'j' && (s[1] | 32) == 's' && (s[2] | 32) == 'o' && (s[3] | 32) == 'n')
+                    return true;
+            }
+    return false;
+}
+
+static di_status check_prefix(struct di_build *b)
+{
+    const struct di_chat *c = b->chat;
+    const char *beside = c->tools ? "tools" : c->json_mode ? "a response format json_object" : NULL;
+    if (!b->last || !b->last->prefix)
+        return DI_OK;
+    for (const struct di_chat_message *m = c->messages; m && !beside; m = m->next)
+        if (m->calls)
+            beside = "tool calls in the conversation";
+    if (beside)
+        return di_path_fail(b->err, DI_FIELD(NULL, "messages"), "ends with a prefix, which cannot be used together with %s", beside);
+    return DI_OK;
+}
+
+/* A raw prompt has no conversation: the answer is plain content from its first byte on. */
+static di_status build_completion(struct di_build *b)
+{
+    b->chat->start = DI_START_CONTENT_CONTINUED;
+    return di_build_format(b, di_build_get(b->request, "response_format"), DI_FIELD(NULL, "response_format"), false);
+}
+
+static di_status build(struct di_build *b)
+{
+    static di_status (*const dialects[])(struct di_build *) = {di_build_chat_request, di_build_responses_request, di_build_messages_request,
+                                                               build_completion};
+    di_status status = DI_OK;
+    TRY(di_build_object(b, b->request, NULL));
+    TRY(check_numbers(b->request, NULL, b->err));
+    TRY(dialects[b->chat->protocol](b));
+    TRY(di_build_sampling(b));
+    if (b->chat->protocol == DI_PROTOCOL_COMPLETION) {
+        b->chat->constraint = b->chat->format;
+        return DI_OK;
+    }
+    TRY(offer_tools(b));
+    TRY(check_prefix(b));
+    if (b->chat->json_mode && !mentions_json(b->chat))
+        TRY(di_path_fail(b->err, DI_MEMBER(NULL, di_str_c(b->chat->protocol == DI_PROTOCOL_RESPONSES ? "input" : "messages")),
+                         "must contain the word json when the response format is json_object"));
+    TRY(di_build_render(b));
+out:
+    return status;
+}
+
+di_status di_chat_create(enum di_protocol protocol, const struct di_json *request, const struct di_chat_options *options,
+                         struct di_chat **out, di_error *err)
+{
+    di_status status = DI_OK;
+    struct di_build b = {.opt = options ? options : &di_chat_options_default, .request = request, .err = err};
+    *out = NULL;
+    struct di_chat *c = di_calloc(1, sizeof *c);
+    CHECK(c, err, DI_ERR_MEMORY, "", "out of memory for a chat request");
+    di_arena_init(&c->arena);
+    c->protocol = protocol;
+    b.chat = c;
+    TRY(build(&b));
+    *out = c;
+    c = NULL;
+out:
+    di_strmap_fini(&b.tools);
+    di_strmap_fini(&b.calls);
+    di_chat_destroy(c);
+    return status;
+}
+
+void di_chat_destroy(struct di_chat *chat)
+{
+    if (!chat)
+        return;
+    di_prompt_fini(&chat->prompt);
+    di_arena_fini(&chat->arena);
+    di_free(chat);
+}
+
+di_status di_chat_max_tokens(const struct di_chat *c, int64_t prompt_tokens, int64_t context, int64_t *out, di_error *err)
+{
+    int64_t sent = c->sampling.max_tokens, left = context - prompt_tokens;
+    if (sent > 0 ? sent > left : left < 0)
+        return di_fail(err, DI_ERR_LIMIT, "messages",
+                       "the maximum context length is %lld tokens, but this request needs %lld: %lld for its prompt and %lld for the answer",
+                       (long long)context, (long long)(prompt_tokens + (sent > 0 ? sent : 0)), (long long)prompt_tokens,
+                       (long long)(sent > 0 ? sent : 0));
+    int64_t standard = !c->thinking ? 8192 : c->effort >= 100 ? 131072 : 65536;
+    *out = sent > 0 ? sent : standard < left ? standard : left > 1 ? left : 1;
+    return DI_OK;
+}

@@ -1,0 +1,455 @@
+/* Request fields that the three dialects share: thinking, response format, sampling (spec/encoding.md §2.4, §2.9, §4.2). */
+#include "text/chat_build.h"
+#include "text/schema.h"
+
+#include <float.h>
+#include <math.h>
+
+/* ---- thinking and effort ---- */
+
+static const struct di_effort official_efforts[] = {{"minimal", 50}, {"low", 50}, {"medium", 75}, {"high", 75},
+                                                    {"xhigh", 75}, {"max", 100}, {"ultra", 100}};
+
+static const struct di_effort *efforts(const struct di_chat_options *opt, size_t *n)
+{
+    *n = opt->efforts ? opt->n_efforts : sizeof official_efforts / sizeof *official_efforts;
+    return opt->efforts ? opt->efforts : official_efforts;
+}
+
+/* *percent: 1..100, 0 for "none", -1 if absent. */
+static di_status read_effort(struct di_build *b, const struct di_json *v, const struct di_path *at, int *percent)
+{
+    size_t n;
+    const struct di_effort *table = efforts(b->opt, &n);
+    int64_t number;
+    *percent = -1;
+    if (!v || v->type == DI_JSON_NULL)
+        return DI_OK;
+    if (di_json_int(v, &number) && number >= 1 && number <= 100) {
+        *percent = (int)number;
+        return DI_OK;
+    }
+    if (di_json_is(v, DI_JSON_STRING) && di_str_eqc(v->text, "none")) {
+        *percent = 0;
+        return DI_OK;
+    }
+    for (size_t i = 0; di_json_is(v, DI_JSON_STRING) && i < n; i++)
+        if (di_str_eqc(v->text, table[i].word)) {
+            *percent = table[i].percent;
+            return DI_OK;
+        }
+    struct di_buf words = {0};
+    for (size_t i = 0; i < n; i++)
+        di_buf_addf(&words, "%s, ", table[i].word);
+    di_status status = di_path_fail(b->err, at, "must be one of none, %sor a whole number from 1 to 100", words.p ? words.p : "");
+    di_buf_fini(&words);
+    return status;
+}
+
+/* 1 on, 0 off, -1 not said. A plain boolean is accepted beside the official object. */
+static di_status read_thinking(struct di_build *b, const struct di_json *v, int8_t *on)
+{
+    static const char *const types[] = {"disabled", "enabled", "adaptive"};
+    const struct di_path *at = DI_FIELD(NULL, "thinking");
+    struct di_str type;
+    size_t which;
+    di_status status = DI_OK;
+    *on = -1;
+    if (!v)
+        return DI_OK;
+    if (v->type == DI_JSON_BOOL) {
+        *on = (int8_t)v->boolean;
+        return DI_OK;
+    }
+    TRY(di_build_object(b, v, at));
+    TRY(di_build_string(b, v, at, "type", true, &type));
+    TRY(di_build_word(b, type, DI_FIELD(at, "type"), types, 3, &which));
+    *on = which > 0;
+out:
+    return status;
+}
+
+di_status di_build_thinking(struct di_build *b, const struct di_json *effort, const struct di_path *effort_at)
+{
+    const struct di_path *kwargs_at = DI_FIELD(NULL, "chat_template_kwargs");
+    const struct di_json *kwargs;
+    struct di_chat *c = b->chat;
+    int8_t type, flag, enable, drop;
+    int percent, more, standard = 75;
+    size_t n;
+    const struct di_effort *table = efforts(b->opt, &n);
+    di_status status = DI_OK;
+    for (size_t i = 0; i < n; i++)
+        if (strcmp(table[i].word, b->opt->default_effort) == 0)
+            standard = table[i].percent;
+    TRY(di_build_member(b, b->request, NULL, "chat_template_kwargs", DI_JSON_OBJECT, false, &kwargs));
+    TRY(di_build_bool(b, kwargs, kwargs_at, "thinking", &flag));
+    TRY(di_build_bool(b, kwargs, kwargs_at, "enable_thinking", &enable));
+    TRY(di_build_bool(b, kwargs, kwargs_at, "drop_thinking", &drop));
+    TRY(read_thinking(b, di_build_get(b->request, "thinking"), &type));
+    TRY(read_effort(b, effort, effort_at, &percent));
+    TRY(read_effort(b, di_build_get(kwargs, "reasoning_effort"), DI_FIELD(kwargs_at, "reasoning_effort"), &more));
+    if (percent < 0)
+        percent = more;
+    if (flag < 0)
+        flag = enable;
+    c->thinking = type >= 0 ? type : flag >= 0 ? flag : percent >= 0 ? percent > 0 : b->opt->thinking;
+    c->effort = percent > 0 ? percent : standard;
+    c->reasoning_history = b->opt->reasoning_history;
+    if (drop >= 0)
+        c->reasoning_history = drop ? DI_REASONING_DROP : DI_REASONING_KEEP;
+out:
+    return status;
+}
+
+/* ---- response format ---- */
+
+static di_status set_schema(struct di_build *b, const struct di_json *schema, bool strict, const struct di_path *at)
+{
+    struct di_constraint *f = &b->chat->format;
+    struct di_json *normal;
+    di_status status = DI_OK;
+    TRY(di_schema_check(schema, at, b->err));
+    f->kind = DI_CONSTRAIN_JSON_SCHEMA;
+    f->schema = schema;
+    if (strict) {
+        TRY(di_schema_strict(schema, &b->chat->arena, at, &normal, b->err));
+        f->schema = normal;
+    }
+out:
+    return status;
+}
+
+di_status di_build_format(struct di_build *b, const struct di_json *v, const struct di_path *at, bool flat)
+{
+    static const char *const types[] = {"text", "json_object", "json_schema", "regex"};
+    enum { TEXT, JSON_OBJECT, JSON_SCHEMA, REGEX };
+    static const struct di_json type_value = {.type = DI_JSON_STRING, .key = {"type", 4}, .text = {"json_object", 11}};
+    static const struct di_json shown_object = {.type = DI_JSON_OBJECT, .count = 1, .child = (struct di_json *)&type_value};
+    struct di_chat *c = b->chat;
+    struct di_str type;
+    size_t which;
+    int8_t strict;
+    di_status status = DI_OK;
+    if (!v)
+        return DI_OK;
+    TRY(di_build_object(b, v, at));
+    TRY(di_build_string(b, v, at, "type", true, &type));
+    TRY(di_build_word(b, type, DI_FIELD(at, "type"), types, 4, &which));
+    if (which == JSON_OBJECT) {
+        c->json_mode = true;
+        c->format.kind = DI_CONSTRAIN_JSON;
+        c->format_shown = &shown_object;
+    } else if (which == REGEX) {
+        c->format.kind = DI_CONSTRAIN_REGEX;
+        TRY(di_build_string(b, v, at, "regex", true, &c->format.text));
+    } else if (which == JSON_SCHEMA) {
+        const struct di_path *here = flat ? at : DI_FIELD(at, "json_schema");
+        if (!flat)
+            TRY(di_build_member(b, v, at, "json_schema", DI_JSON_OBJECT, true, &v));
+        TRY(di_build_bool(b, v, here, "strict", &strict));
+        const struct di_json *schema = di_build_get(v, "schema");
+        if (!schema)
+            TRY(di_path_fail(b->err, DI_FIELD(here, "schema"), "is missing"));
+        TRY(set_schema(b, schema, strict == 1, DI_FIELD(here, "schema")));
+        c->format_shown = schema;
+    }
+out:
+    return status;
+}
+
+/* vLLM's and SGLang's ways to ask for a grammar. Nothing of them is shown in the prompt. */
+static const struct {
+    const char *outer, *key; /* outer NULL: at the top of the request */
+    enum di_constraint_kind kind;
+} structured[] = {
+    {"structured_outputs", "json", DI_CONSTRAIN_JSON_SCHEMA}, {"structured_outputs", "regex", DI_CONSTRAIN_REGEX},
+    {"structured_outputs", "choice", DI_CONSTRAIN_CHOICE},    {"structured_outputs", "grammar", DI_CONSTRAIN_GRAMMAR},
+    {NULL, "guided_json", DI_CONSTRAIN_JSON_SCHEMA},          {NULL, "guided_regex", DI_CONSTRAIN_REGEX},
+    {NULL, "guided_choice", DI_CONSTRAIN_CHOICE},             {NULL, "guided_grammar", DI_CONSTRAIN_GRAMMAR},
+    {NULL, "json_schema", DI_CONSTRAIN_JSON_SCHEMA},          {NULL, "regex", DI_CONSTRAIN_REGEX},
+    {NULL, "ebnf", DI_CONSTRAIN_GRAMMAR},
+};
+
+static di_status set_structured(struct di_build *b, enum di_constraint_kind kind, const struct di_json *v, const struct di_path *at)
+{
+    struct di_constraint *f = &b->chat->format;
+    di_status status = DI_OK;
+    if (f->kind != DI_CONSTRAIN_NONE)
+        TRY(di_path_fail(b->err, at, "cannot stand beside another response format"));
+    if (kind == DI_CONSTRAIN_JSON_SCHEMA && v->type == DI_JSON_STRING) { /* the schema as JSON text */
+        struct di_json *parsed;
+        if (di_json_parse(v->text, NULL, &b->chat->arena, &parsed, NULL) != DI_OK)
+            TRY(di_path_fail(b->err, at, "must be a JSON Schema, as an object or as JSON text"));
+        v = parsed;
+    }
+    if (kind == DI_CONSTRAIN_JSON_SCHEMA)
+        return set_schema(b, v, false, at);
+    if (kind == DI_CONSTRAIN_CHOICE) {
+        size_t i = 0;
+        if (v->type != DI_JSON_ARRAY || v->count == 0)
+            TRY(di_path_fail(b->err, at, "must be an array of strings that is not empty"));
+        for (const struct di_json *m = v->child; m; m = m->next, i++)
+            if (m->type != DI_JSON_STRING)
+                TRY(di_path_fail(b->err, DI_ITEM(at, i), "must be a string"));
+        f->schema = v;
+    } else {
+        if (v->type != DI_JSON_STRING)
+            TRY(di_path_fail(b->err, at, "must be a string, not %s", di_json_type_name(v)));
+        f->text = v->text;
+    }
+    f->kind = kind;
+out:
+    return status;
+}
+
+static di_status read_structured(struct di_build *b)
+{
+    const struct di_json *outer;
+    di_status status = DI_OK;
+    TRY(di_build_member(b, b->request, NULL, "structured_outputs", DI_JSON_OBJECT, false, &outer));
+    if (di_build_get(outer, "structural_tag"))
+        return di_fail(b->err, DI_ERR_UNSUPPORTED, "structured_outputs.structural_tag", "structured_outputs.structural_tag is not supported");
+    for (size_t i = 0; i < sizeof structured / sizeof *structured; i++) {
+        const struct di_path *up = structured[i].outer ? DI_FIELD(NULL, "structured_outputs") : NULL;
+        const struct di_json *v = di_build_get(structured[i].outer ? outer : b->request, structured[i].key);
+        if (v)
+            TRY(set_structured(b, structured[i].kind, v, DI_MEMBER(up, di_str_c(structured[i].key))));
+    }
+out:
+    return status;
+}
+
+/* ---- sampling ---- */
+
+enum field_type { F_DOUBLE, F_INT, F_BOOL };
+
+#define S(field) offsetof(struct di_sampling, field)
+/* `above`: the low end itself is not allowed. */
+static const struct {
+    const char *name;
+    enum field_type type;
+    size_t offset;
+    double min, max;
+    bool above;
+} fields[] = {
+    {"temperature", F_DOUBLE, S(temperature), 0, 2, false},
+    {"top_p", F_DOUBLE, S(top_p), 0, 1, true},
+    {"min_p", F_DOUBLE, S(min_p), 0, 1, false},
+    {"repetition_penalty", F_DOUBLE, S(repetition_penalty), 0, 100, true},
+    {"frequency_penalty", F_DOUBLE, S(frequency_penalty), -2, 2, false},
+    {"presence_penalty", F_DOUBLE, S(presence_penalty), -2, 2, false},
+    {"top_k", F_INT, S(top_k), -1, INT32_MAX, false},
+    {"seed", F_INT, S(seed), 0, 9.3e18, false},
+    {"min_tokens", F_INT, S(min_tokens), 0, INT32_MAX, false},
+    {"n", F_INT, S(n), 1, 128, false},
+    {"best_of", F_INT, S(best_of), 1, 128, false},
+    {"top_logprobs", F_INT, S(top_logprobs), 0, 20, false},
+    {"prompt_logprobs", F_INT, S(prompt_logprobs), 0, 20, false},
+    {"priority", F_INT, S(priority), INT32_MIN, INT32_MAX, false},
+    {"thinking_token_budget", F_INT, S(thinking_token_budget), 0, INT32_MAX, false},
+    {"truncate_prompt_tokens", F_INT, S(truncate_prompt_tokens), 1, INT32_MAX, false},
+    {"logprobs", F_BOOL, S(logprobs), 0, 0, false},
+    {"ignore_eos", F_BOOL, S(ignore_eos), 0, 0, false},
+    {"include_stop_str_in_output", F_BOOL, S(include_stop_str_in_output), 0, 0, false},
+    {"skip_special_tokens", F_BOOL, S(skip_special_tokens), 0, 0, false},
+    {"spaces_between_special_tokens", F_BOOL, S(spaces_between_special_tokens), 0, 0, false},
+    {"stream", F_BOOL, S(stream), 0, 0, false},
+    {"include_reasoning", F_BOOL, S(include_reasoning), 0, 0, false},
+    {"return_token_ids", F_BOOL, S(return_token_ids), 0, 0, false},
+    {"return_tokens_as_token_ids", F_BOOL, S(return_tokens_as_token_ids), 0, 0, false},
+    {"echo", F_BOOL, S(echo), 0, 0, false},
+};
+
+static di_status read_int(struct di_build *b, const struct di_json *v, const struct di_path *at, double min, double max, int64_t *out)
+{
+    int64_t x;
+    *out = INT64_MIN;
+    if (!v)
+        return DI_OK;
+    if (!di_json_int(v, &x) || (double)x < min || (double)x > max)
+        return max > 9e18 ? di_path_fail(b->err, at, "must be a whole number from %.0f to 9223372036854775807", min)
+                          : di_path_fail(b->err, at, "must be a whole number from %.0f to %.0f", min, max);
+    *out = x;
+    return DI_OK;
+}
+
+static di_status read_double(struct di_build *b, const struct di_json *v, const struct di_path *at, size_t k, double *out)
+{
+    *out = NAN;
+    if (!v)
+        return DI_OK;
+    if (!di_json_double(v, out) || *out < fields[k].min || *out > fields[k].max || (fields[k].above && *out <= fields[k].min))
+        return di_path_fail(b->err, at, "must be a number %s %g %s %g", fields[k].above ? "greater than" : "from", fields[k].min,
+                            fields[k].above ? "and at most" : "to", fields[k].max);
+    return DI_OK;
+}
+
+static di_status read_table(struct di_build *b)
+{
+    di_status status = DI_OK;
+    for (size_t k = 0; k < sizeof fields / sizeof *fields; k++) {
+        const struct di_json *v = di_build_get(b->request, fields[k].name);
+        const struct di_path *at = DI_MEMBER(NULL, di_str_c(fields[k].name));
+        char *to = (char *)&b->chat->sampling + fields[k].offset;
+        if (fields[k].type == F_DOUBLE)
+            TRY(read_double(b, v, at, k, (double *)(void *)to));
+        else if (fields[k].type == F_INT)
+            TRY(read_int(b, v, at, fields[k].min, fields[k].max, (int64_t *)(void *)to));
+        else
+            TRY(di_build_bool(b, b->request, NULL, fields[k].name, (int8_t *)to));
+    }
+out:
+    return status;
+}
+
+/* A list of strings; `single`: one string may stand for the list. */
+static di_status read_strings(struct di_build *b, const char *key, bool single, size_t most, const struct di_str **out, size_t *n)
+{
+    const struct di_json *v = di_build_get(b->request, key);
+    const struct di_path *at = DI_MEMBER(NULL, di_str_c(key));
+    bool one = single && di_json_is(v, DI_JSON_STRING);
+    void *mem;
+    di_status status = DI_OK;
+    *n = 0;
+    if (!v)
+        return DI_OK;
+    if (!one && v->type != DI_JSON_ARRAY)
+        TRY(di_path_fail(b->err, at, "must be %san array of strings", single ? "a string or " : ""));
+    if (!one && v->count > most)
+        TRY(di_path_fail(b->err, at, "has %zu entries, at most %zu are allowed", v->count, most));
+    TRY(di_build_alloc(b, (one ? 1 : v->count) * sizeof **out + 1, &mem));
+    struct di_str *list = mem;
+    for (const struct di_json *m = one ? v : v->child; m; m = one ? NULL : m->next) {
+        if (m->type != DI_JSON_STRING || m->text.n == 0)
+            TRY(di_path_fail(b->err, one ? at : DI_ITEM(at, *n), "must be a string that is not empty"));
+        list[(*n)++] = m->text;
+    }
+    *out = list;
+out:
+    return status;
+}
+
+static di_status read_ids(struct di_build *b, const char *key, const int32_t **out, size_t *n)
+{
+    const struct di_json *v;
+    const struct di_path *at = DI_MEMBER(NULL, di_str_c(key));
+    void *mem;
+    di_status status = DI_OK;
+    *n = 0;
+    TRY(di_build_member(b, b->request, NULL, key, DI_JSON_ARRAY, false, &v));
+    if (!v)
+        return DI_OK;
+    TRY(di_build_alloc(b, v->count * sizeof **out + 1, &mem));
+    int32_t *list = mem;
+    for (const struct di_json *m = v->child; m; m = m->next) {
+        int64_t id;
+        TRY(read_int(b, m, DI_ITEM(at, *n), 0, INT32_MAX, &id));
+        list[(*n)++] = (int32_t)id;
+    }
+    *out = list;
+out:
+    return status;
+}
+
+static di_status read_bias(struct di_build *b)
+{
+    struct di_sampling *s = &b->chat->sampling;
+    const struct di_json *v;
+    const struct di_path *at = DI_FIELD(NULL, "logit_bias");
+    void *mem;
+    di_status status = DI_OK;
+    TRY(di_build_member(b, b->request, NULL, "logit_bias", DI_JSON_OBJECT, false, &v));
+    if (!v)
+        return DI_OK;
+    TRY(di_build_alloc(b, v->count * sizeof *s->logit_bias + 1, &mem));
+    struct di_chat_bias *list = mem;
+    for (const struct di_json *m = v->child; m; m = m->next) {
+        const struct di_json key = {.type = DI_JSON_NUMBER, .text = m->key};
+        int64_t id = -1;
+        double bias;
+        for (size_t i = 0; i < m->key.n; i++)
+            if (m->key.p[i] < '0' || m->key.p[i] > '9')
+                TRY(di_path_fail(b->err, at, "must have token ids as keys, not \"%.*s\"", (int)(m->key.n > 40 ? 40 : m->key.n), m->key.p));
+        if (m->key.n == 0 || !di_json_int(&key, &id) || id > INT32_MAX)
+            TRY(di_path_fail(b->err, at, "must have token ids as keys"));
+        if (!di_json_double(m, &bias) || bias < -100 || bias > 100)
+            TRY(di_path_fail(b->err, DI_MEMBER(at, m->key), "must be a number from -100 to 100"));
+        list[s->n_logit_bias++] = (struct di_chat_bias){(int32_t)id, (float)bias};
+    }
+    s->logit_bias = list;
+out:
+    return status;
+}
+
+/* The newer name of chat wins. Messages lowers what the others refuse. */
+static di_status read_max_tokens(struct di_build *b)
+{
+    static const char *const names[][2] = {[DI_PROTOCOL_CHAT] = {"max_completion_tokens", "max_tokens"},
+                                           [DI_PROTOCOL_RESPONSES] = {"max_output_tokens", NULL},
+                                           [DI_PROTOCOL_MESSAGES] = {"max_tokens", NULL},
+                                           [DI_PROTOCOL_COMPLETION] = {"max_completion_tokens", "max_tokens"}};
+    const char *const *name = names[b->chat->protocol];
+    bool lower = b->chat->protocol == DI_PROTOCOL_MESSAGES;
+    int64_t limit = b->opt->max_tokens_limit, *out = &b->chat->sampling.max_tokens;
+    *out = INT64_MIN;
+    for (int i = 0; i < 2 && name[i] && *out == INT64_MIN; i++) {
+        di_status status = read_int(b, di_build_get(b->request, name[i]), DI_MEMBER(NULL, di_str_c(name[i])), 1,
+                                    lower ? INT32_MAX : (double)limit, out);
+        if (status != DI_OK)
+            return status;
+    }
+    if (*out > limit)
+        *out = limit;
+    return DI_OK;
+}
+
+static di_status read_stream_options(struct di_build *b)
+{
+    struct di_sampling *s = &b->chat->sampling;
+    const struct di_path *at = DI_FIELD(NULL, "stream_options");
+    const struct di_json *v;
+    di_status status = DI_OK;
+    TRY(di_build_member(b, b->request, NULL, "stream_options", DI_JSON_OBJECT, false, &v));
+    if (v && s->stream != 1 && b->chat->protocol == DI_PROTOCOL_CHAT)
+        TRY(di_path_fail(b->err, at, "needs \"stream\": true"));
+    TRY(di_build_bool(b, v, at, "include_usage", &s->include_usage));
+    TRY(di_build_bool(b, v, at, "continuous_usage_stats", &s->continuous_usage_stats));
+out:
+    return status;
+}
+
+di_status di_build_sampling(struct di_build *b)
+{
+    struct di_chat *c = b->chat;
+    struct di_sampling *s = &c->sampling;
+    const char *stop = c->protocol == DI_PROTOCOL_MESSAGES ? "stop_sequences" : "stop";
+    di_status status = DI_OK;
+    TRY(read_table(b));
+    TRY(read_max_tokens(b));
+    TRY(read_stream_options(b));
+    if (c->protocol != DI_PROTOCOL_RESPONSES) /* Responses has none (§3.6) */
+        TRY(read_strings(b, stop, c->protocol == DI_PROTOCOL_CHAT || c->protocol == DI_PROTOCOL_COMPLETION, DI_PARSE_MAX_STOP, &s->stop, &s->n_stop));
+    TRY(read_strings(b, "bad_words", false, 1024, &s->bad_words, &s->n_bad_words));
+    TRY(read_ids(b, "stop_token_ids", &s->stop_token_ids, &s->n_stop_token_ids));
+    TRY(read_ids(b, "allowed_token_ids", &s->allowed_token_ids, &s->n_allowed_token_ids));
+    TRY(read_bias(b));
+    TRY(read_structured(b));
+    if (c->protocol == DI_PROTOCOL_RESPONSES && s->top_logprobs >= 0)
+        s->logprobs = 1;
+    else if (c->protocol == DI_PROTOCOL_CHAT && s->top_logprobs >= 0 && s->logprobs != 1)
+        TRY(di_path_fail(b->err, DI_FIELD(NULL, "top_logprobs"), "needs \"logprobs\": true"));
+    if (s->best_of >= 0 && s->best_of < (s->n >= 0 ? s->n : 1))
+        TRY(di_path_fail(b->err, DI_FIELD(NULL, "best_of"), "must be at least n"));
+    c->temperature = isnan(s->temperature) ? 1.0 : s->temperature;
+    c->top_p = isnan(s->top_p) ? 1.0 : s->top_p;
+    if (b->opt->hosted_sampling) { /* §4.2: what the hosted service makes of it */
+        c->temperature = c->thinking ? 1.0 : c->temperature;
+        c->top_p = !c->thinking ? 1.0 : c->top_p < 0.95 ? 0.95 : c->top_p;
+    }
+    TRY(di_build_string(b, b->request, NULL, "model", false, &c->model));
+    TRY(di_build_string(b, b->request, NULL, "request_id", false, &c->request_id));
+    TRY(di_build_string(b, b->request, NULL, "cache_salt", false, &c->cache_salt));
+out:
+    return status;
+}
