@@ -1,0 +1,504 @@
+/* Golden prompts, refusals and limits of the chat encoding; vectors in tests/data/text. */
+#include "text/chat.h"
+
+#include "base/file.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+
+#include <cmocka.h>
+
+#define DATA DI_SOURCE_DIR "/tests/data/text/"
+
+static struct di_json *load(const char *path, struct di_arena *arena, struct di_buf *text)
+{
+    di_error err = {0};
+    struct di_json *v;
+    di_buf_clear(text);
+    if (di_file_read(path, (size_t)64 << 20, text, &err) != DI_OK || di_json_parse(di_buf_str(text), NULL, arena, &v, &err) != DI_OK)
+        fail_msg("%s: %s", path, err.message);
+    return v;
+}
+
+static struct di_str string_of(const struct di_json *v, const char *key)
+{
+    const struct di_json *m = di_json_get(v, key);
+    return di_json_is(m, DI_JSON_STRING) ? m->text : (struct di_str){0};
+}
+
+/* One call per line of a JSON lines file. */
+static void each_line(const char *path, void (*check)(const struct di_json *))
+{
+    struct di_buf text = {0};
+    di_error err = {0};
+    assert_int_equal(di_file_read(path, (size_t)64 << 20, &text, &err), DI_OK);
+    size_t n = 0;
+    for (size_t at = 0, end; at < text.n; at = end + 1) {
+        struct di_arena arena;
+        struct di_json *v;
+        end = di_str_find(di_buf_str(&text), DI_STR("\n"), at);
+        if (end == SIZE_MAX)
+            end = text.n;
+        di_arena_init(&arena);
+        assert_int_equal(di_json_parse((struct di_str){text.p + at, end - at}, NULL, &arena, &v, &err), DI_OK);
+        check(v);
+        di_arena_fini(&arena);
+        n++;
+    }
+    assert_true(n > 100);
+    di_buf_fini(&text);
+}
+
+/* The prompt with the image id spelled `image`. */
+static void spell(const struct di_prompt *p, struct di_str image, struct di_buf *out)
+{
+    size_t from = 0;
+    di_buf_clear(out);
+    for (size_t i = 0; i < p->n_marks; i++) {
+        if (p->marks[i].control != DI_CTL_IMAGE)
+            continue;
+        di_buf_add(out, p->text.p + from, p->marks[i].at - from);
+        di_buf_addv(out, image);
+        from = p->marks[i].at + di_control_spelling(DI_CTL_IMAGE).n;
+    }
+    di_buf_add(out, p->text.p + from, p->text.n - from);
+}
+
+static void assert_text(struct di_str name, struct di_str got, struct di_str want)
+{
+    if (di_str_eq(got, want))
+        return;
+    size_t i = 0;
+    while (i < got.n && i < want.n && got.p[i] == want.p[i])
+        i++;
+    size_t from = i > 60 ? i - 60 : 0;
+    fail_msg("%.*s differs at byte %zu\n got: %.*s\nwant: %.*s", (int)name.n, name.p, i, (int)(got.n - from > 160 ? 160 : got.n - from),
+             got.p + from, (int)(want.n - from > 160 ? 160 : want.n - from), want.p + from);
+}
+
+static void test_json_cases(void **state)
+{
+    (void)state;
+    struct di_arena arena;
+    struct di_buf text = {0}, out = {0};
+    di_arena_init(&arena);
+    const struct di_json *cases = di_json_get(load(DATA "json_cases.json", &arena, &text), "cases");
+    size_t compared = 0;
+    for (const struct di_json *c = cases->child; c; c = c->next) {
+        struct di_json *v;
+        struct di_str want = string_of(c, "python_dumps"), in = string_of(c, "input");
+        bool parsed = di_json_parse(in, NULL, &arena, &v, NULL) == DI_OK;
+        if (string_of(c, "note").n) { /* the two that must be refused in a request */
+            struct di_chat *chat = NULL;
+            assert_false(parsed && di_chat_create(DI_PROTOCOL_CHAT, v, NULL, &chat, NULL) == DI_OK);
+            continue;
+        }
+        assert_true(parsed);
+        di_buf_clear(&out);
+        di_json_write_spaced(&out, v);
+        assert_text(in, di_buf_str(&out), want);
+        compared++;
+    }
+    assert_int_equal(compared, 6);
+    di_buf_fini(&out);
+    di_buf_fini(&text);
+    di_arena_fini(&arena);
+}
+
+static void test_prompt_cases(void **state)
+{
+    (void)state;
+    struct di_arena arena;
+    struct di_buf text = {0};
+    di_arena_init(&arena);
+    const struct di_json *cases = di_json_get(load(DATA "prompt_cases.json", &arena, &text), "cases");
+    assert_int_equal(cases->count, 64);
+    for (const struct di_json *c = cases->child; c; c = c->next) {
+        struct di_chat_options opt = di_chat_options_default;
+        struct di_chat *chat;
+        di_error err = {0};
+        struct di_str name = string_of(c, "name");
+        /* Histories that only a renderer without checks sees. */
+        opt.strict_history = !di_str_eqc(name, "unknown_result_id_ranks_first") && !di_str_eqc(name, "results_interleaved_with_user");
+        if (di_chat_create(DI_PROTOCOL_CHAT, di_json_get(c, "request"), &opt, &chat, &err) != DI_OK)
+            fail_msg("%.*s: %s: %s", (int)name.n, name.p, err.where, err.message);
+        assert_text(name, di_buf_str(&chat->prompt.text), string_of(c, "prompt"));
+        di_chat_destroy(chat);
+    }
+    di_buf_fini(&text);
+    di_arena_fini(&arena);
+}
+
+/* ---- recipe_prompts.jsonl ---- */
+
+static size_t points(struct di_str s)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < s.n; i++)
+        n += ((unsigned char)s.p[i] & 0xC0) != 0x80;
+    return n;
+}
+
+/* Offsets count code points of the prompt in which an image is spelled with fewer of them. */
+static void check_ranges(struct di_str id, const struct di_json *ranges, const struct di_prompt *p, struct di_str image)
+{
+    size_t from = 0, at = 0, i = 0;
+    assert_int_equal(ranges->count, p->n_marks);
+    for (const struct di_json *r = ranges->child; r; r = r->next, i++) {
+        int64_t start, end;
+        struct di_str mine = di_control_spelling(p->marks[i].control);
+        assert_true(di_json_int(di_json_at(r, 0), &start) && di_json_int(di_json_at(r, 1), &end));
+        at += points((struct di_str){p->text.p + from, p->marks[i].at - from});
+        if (at != (size_t)start)
+            fail_msg("%.*s: control %zu at %zu, not %lld", (int)id.n, id.p, i, at, (long long)start);
+        at += points(p->marks[i].control == DI_CTL_IMAGE ? image : mine);
+        assert_int_equal(at, end);
+        from = p->marks[i].at + mine.n;
+    }
+}
+
+static void check_images(struct di_str id, const struct di_json *want, const struct di_chat *c)
+{
+    struct di_buf url = {0};
+    assert_int_equal(want ? want->count : 0, c->n_images);
+    for (size_t i = 0; i < c->n_images; i++) {
+        di_buf_clear(&url);
+        di_chat_image_write(&url, c->images[i]);
+        if (c->images[i]->data.p) {
+            url.n = 22;
+            di_buf_adds(&url, "…");
+        }
+        assert_text(id, di_buf_str(&url), di_json_at(want, i)->text);
+    }
+    di_buf_fini(&url);
+}
+
+static void check_settings(struct di_str id, const struct di_json *r, const struct di_chat *c)
+{
+    const struct di_json *sampling = di_json_get(r, "sampling"), *parser = di_json_get(r, "parser");
+    double temperature, top_p;
+    int64_t max_tokens, want_max, n_ids;
+    enum di_parse_start start;
+    struct di_str start_name = string_of(parser, di_json_get(parser, "start_here") ? "start_here" : "start");
+    assert_true(di_json_double(di_json_get(sampling, "temperature"), &temperature));
+    assert_true(di_json_double(di_json_get(sampling, "top_p"), &top_p));
+    assert_true(di_json_int(di_json_get(sampling, "max_tokens"), &want_max) && di_json_int(di_json_get(r, "n_ids"), &n_ids));
+    assert_int_equal(di_chat_max_tokens(c, n_ids, 1048576, &max_tokens, NULL), DI_OK);
+    assert_int_equal(max_tokens, want_max);
+    assert_true(fabs(c->temperature - temperature) < 1e-6 && fabs(c->top_p - top_p) < 1e-6);
+    assert_true(di_parse_start_from_name(start_name, &start));
+    if (c->start != start || c->tools_declared != di_json_get(parser, "tools_declared")->boolean ||
+        c->json_mode != di_json_get(parser, "json_mode")->boolean)
+        fail_msg("%.*s: other parser settings", (int)id.n, id.p);
+    enum di_constraint_kind kind = c->constraint.kind;
+    /* The record does not tell a schema from any JSON; tool_choice any is as auto there and as required here (§2.6). */
+    struct di_str choice = string_of(di_json_get(di_json_get(r, "request"), "tool_choice"), "type");
+    const char *got = kind == DI_CONSTRAIN_JSON_SCHEMA                                              ? "json"
+                      : di_str_eqc(choice, "any") && kind == DI_CONSTRAIN_TOOLS_REQUIRED            ? "tool_call"
+                      : kind == DI_CONSTRAIN_NONE                                                   ? ""
+                                                                                                    : di_constraint_name(kind);
+    assert_text(id, di_str_c(got), string_of(sampling, "constraint"));
+}
+
+static size_t n_prompts, n_refused;
+
+static void check_record(const struct di_json *r)
+{
+    const struct di_str image = DI_STR("<｜image｜>");
+    struct di_str id = string_of(r, "id"), here = string_of(r, "here");
+    struct di_chat_options opt = di_chat_options_default;
+    enum di_protocol protocol;
+    struct di_chat *chat;
+    di_error err = {0};
+    opt.hosted_sampling = true;
+    assert_true(di_protocol_from_name(string_of(r, "protocol"), &protocol));
+    di_status status = di_chat_create(protocol, di_json_get(r, "request"), &opt, &chat, &err);
+    if (di_json_get(r, "refused")) {
+        if (status == DI_OK && di_str_eqc(here, "refuse"))
+            fail_msg("%.*s was accepted", (int)id.n, id.p);
+        assert_true(status == DI_OK || status == DI_ERR_INVALID);
+        di_chat_destroy(chat);
+        n_refused++;
+        return;
+    }
+    if (status != DI_OK)
+        fail_msg("%.*s: %s: %s", (int)id.n, id.p, err.where, err.message);
+    const struct di_json *other = di_json_get(r, "here"), *ranges = di_json_get(r, "control_ranges");
+    struct di_buf got = {0};
+    spell(&chat->prompt, image, &got);
+    assert_text(id, di_buf_str(&got), string_of(other ? other : r, "prompt"));
+    if (ranges && !other)
+        check_ranges(id, ranges, &chat->prompt, image);
+    check_images(id, di_json_get(r, "images"), chat);
+    check_settings(id, r, chat);
+    di_buf_fini(&got);
+    di_chat_destroy(chat);
+    n_prompts++;
+}
+
+static void test_recipe_prompts(void **state)
+{
+    (void)state;
+    each_line(DATA "recipe_prompts.jsonl", check_record);
+    assert_int_equal(n_prompts, 330);
+    assert_int_equal(n_refused, 70);
+}
+
+/* ---- images ---- */
+
+static int64_t number(const struct di_json *v)
+{
+    int64_t x;
+    assert_true(di_json_int(v, &x));
+    return x;
+}
+
+static void check_plan(int64_t w, int64_t h, bool repeat, const struct di_json *const want[5])
+{
+    struct di_image_limits l = di_image_limits_default;
+    struct di_image_plan p;
+    l.repeat = repeat;
+    assert_int_equal(di_image_plan(w, h, &l, &p, NULL), DI_OK);
+    const int64_t got[5] = {p.width, p.height, p.columns, p.rows, p.tokens};
+    for (int i = 0; i < 5; i++)
+        if (want[i] && got[i] != number(want[i]))
+            fail_msg("%lldx%lld: value %d is %lld, not %lld", (long long)w, (long long)h, i, (long long)got[i], (long long)number(want[i]));
+}
+
+static void check_grid_line(const struct di_json *v)
+{
+    int64_t w = number(di_json_get(v, "width")), h = number(di_json_get(v, "height"));
+    const struct di_json *single = di_json_get(v, "single_pass") ? di_json_get(v, "single_pass") : v;
+    for (int repeat = 0; repeat < 2; repeat++) {
+        const struct di_json *r = repeat ? v : single, *canvas = di_json_get(r, "canvas"), *grid = di_json_get(r, "grid");
+        const struct di_json *const want[5] = {di_json_at(canvas, 0), di_json_at(canvas, 1), di_json_at(grid, 0), di_json_at(grid, 1),
+                                               di_json_get(r, "tokens")};
+        check_plan(w, h, repeat, want);
+    }
+}
+
+static void test_image_grids(void **state)
+{
+    (void)state;
+    struct di_arena arena;
+    struct di_buf text = {0};
+    di_arena_init(&arena);
+    const struct di_json *cases = di_json_get(load(DATA "image_grid_cases.json", &arena, &text), "cases");
+    for (const struct di_json *c = cases->child; c; c = c->next)
+        for (int repeat = 0; repeat < 2; repeat++) {
+            const struct di_json *r = repeat ? di_json_get(c, "recipe_fixpoint") : c;
+            const struct di_json *const want[5] = {di_json_get(r, "resized_width"), di_json_get(r, "resized_height"),
+                                                   di_json_get(r, "llm_cols"), di_json_get(r, "llm_rows"), di_json_get(r, "tokens")};
+            assert_non_null(want[4]);
+            check_plan(number(di_json_get(c, "width")), number(di_json_get(c, "height")), repeat, want);
+        }
+    each_line(DATA "image_grid_recipe.jsonl", check_grid_line);
+    struct di_image_plan p;
+    assert_int_equal(di_image_plan(0, 5, &di_image_limits_default, &p, NULL), DI_ERR_INVALID);
+    assert_int_equal(di_image_plan(5, (int64_t)1 << 40, &di_image_limits_default, &p, NULL), DI_ERR_INVALID);
+    assert_int_equal(di_image_plan(1 << 24, 1, &di_image_limits_default, &p, NULL), DI_OK);
+    assert_int_equal(p.tokens, 1024);
+    di_buf_fini(&text);
+    di_arena_fini(&arena);
+}
+
+/* ---- sentences ---- */
+
+static di_status create(enum di_protocol protocol, const char *json, const struct di_chat_options *opt, struct di_arena *arena,
+                        struct di_chat **chat, di_error *err)
+{
+    struct di_json *v;
+    assert_int_equal(di_json_parse(di_str_c(json), NULL, arena, &v, NULL), DI_OK);
+    return di_chat_create(protocol, v, opt, chat, err);
+}
+
+#define HI "{\"role\":\"user\",\"content\":\"hi\"}"
+#define CALL "{\"role\":\"assistant\",\"tool_calls\":[{\"id\":\"a\",\"type\":\"function\",\"function\":{\"name\":\"f\",\"arguments\":\"{}\"}}]}"
+
+static void test_errors_name_the_field(void **state)
+{
+    (void)state;
+    static const struct {
+        enum di_protocol protocol;
+        const char *json, *where;
+    } cases[] = {
+        {DI_PROTOCOL_CHAT, "3", ""},
+        {DI_PROTOCOL_CHAT, "{}", "messages"},
+        {DI_PROTOCOL_CHAT, "{\"messages\":{}}", "messages"},
+        {DI_PROTOCOL_CHAT, "{\"messages\":[" HI ",null]}", "messages[1]"},
+        {DI_PROTOCOL_CHAT, "{\"messages\":[" HI ",{\"role\":3}]}", "messages[1].role"},
+        {DI_PROTOCOL_CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":7}]}]}", "messages[0].content[0].type"},
+        {DI_PROTOCOL_CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":[" HI "]}]}", "messages[0].content[0].type"},
+        {DI_PROTOCOL_CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\"}]}]}", "messages[0].content[0].text"},
+        {DI_PROTOCOL_CHAT, "{\"messages\":[" HI "," CALL "]}", ""},
+        {DI_PROTOCOL_CHAT, "{\"messages\":[" HI "," CALL "," HI "]}", "messages[2]"},
+        {DI_PROTOCOL_CHAT, "{\"messages\":[" HI "," CALL ",{\"role\":\"tool\",\"tool_call_id\":\"b\",\"content\":\"\"}]}", "messages[2].tool_call_id"},
+        {DI_PROTOCOL_CHAT, "{\"messages\":[{\"role\":\"assistant\",\"content\":\"a\",\"prefix\":true}," HI "]}", "messages[1]"},
+        {DI_PROTOCOL_CHAT, "{\"messages\":[" HI "],\"temperature\":\"1\"}", "temperature"},
+        {DI_PROTOCOL_CHAT, "{\"messages\":[" HI "],\"top_p\":0}", "top_p"},
+        {DI_PROTOCOL_CHAT, "{\"messages\":[" HI "],\"seed\":-1}", "seed"},
+        {DI_PROTOCOL_CHAT, "{\"messages\":[" HI "],\"seed\":9223372036854775808}", "seed"},
+        {DI_PROTOCOL_CHAT, "{\"messages\":[" HI "],\"stop\":[\"a\",3]}", "stop[1]"},
+        {DI_PROTOCOL_CHAT, "{\"messages\":[" HI "],\"logit_bias\":{\"x\":1}}", "logit_bias"},
+        {DI_PROTOCOL_CHAT, "{\"messages\":[" HI "],\"logit_bias\":{\"5\":101}}", "logit_bias.5"},
+        {DI_PROTOCOL_CHAT, "{\"messages\":[" HI "],\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":{\"type\":\"object\","
+                           "\"properties\":{\"a\":{\"anyOf\":[{\"type\":\"text\"}]}}}}}]}",
+         "tools[0].function.parameters.properties.a.anyOf[0].type"},
+        {DI_PROTOCOL_CHAT, "{\"messages\":[" HI "],\"user\":1e999}", "user"},
+        {DI_PROTOCOL_CHAT, "{\"messages\":[" HI "],\"thinking\":{\"type\":\"on\"}}", "thinking.type"},
+        {DI_PROTOCOL_CHAT, "{\"messages\":[" HI "],\"structured_outputs\":{\"choice\":[]}}", "structured_outputs.choice"},
+        {DI_PROTOCOL_CHAT, "{\"messages\":[" HI "],\"continue_final_message\":true}", "continue_final_message"},
+        {DI_PROTOCOL_CHAT, "{\"messages\":[{\"role\":\"system\",\"content\":\"\"}]}", "messages"},
+        {DI_PROTOCOL_CHAT, "{\"messages\":[" HI "],\"response_format\":{\"type\":\"json_object\"}}", "messages"},
+        {DI_PROTOCOL_MESSAGES, "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"image\",\"source\":{\"type\":\"base64\"}}]}]}",
+         "messages[0].content[0].source.media_type"},
+        {DI_PROTOCOL_MESSAGES, "{\"messages\":[" HI "],\"system\":[{\"type\":\"image\"}]}", "system[0].type"},
+        {DI_PROTOCOL_MESSAGES, "{\"messages\":[" HI "],\"tools\":[{\"name\":\"f\"}]}", "tools[0].input_schema"},
+        {DI_PROTOCOL_MESSAGES, "{\"messages\":[" HI "],\"output_config\":{\"effort\":\"most\"}}", "output_config.effort"},
+        {DI_PROTOCOL_RESPONSES, "{}", "input"},
+        {DI_PROTOCOL_RESPONSES, "{\"input\":[{\"content\":\"x\"}]}", "input[0]"},
+        {DI_PROTOCOL_RESPONSES, "{\"input\":[{\"type\":\"function_call\",\"call_id\":\"a\"}]}", "input[0].name"},
+        {DI_PROTOCOL_RESPONSES, "{\"input\":\"x\",\"previous_response_id\":\"r\"}", "previous_response_id"},
+        {DI_PROTOCOL_RESPONSES, "{\"input\":\"x\",\"tools\":[{\"type\":\"namespace\",\"name\":\"n\",\"tools\":[{\"type\":\"function\"}]}]}",
+         "tools[0].tools[0].name"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct di_arena arena;
+        struct di_chat *chat;
+        di_error err = {0};
+        di_arena_init(&arena);
+        if (create(cases[i].protocol, cases[i].json, NULL, &arena, &chat, &err) != DI_ERR_INVALID)
+            fail_msg("accepted: %s", cases[i].json);
+        if (strcmp(err.where, cases[i].where) != 0 || err.message[0] == 0)
+            fail_msg("%s: where is \"%s\" (%s)", cases[i].json, err.where, err.message);
+        di_arena_fini(&arena);
+    }
+}
+
+/* ---- options and limits ---- */
+
+static void test_rules(void **state)
+{
+    (void)state;
+    static const char forced[] = "{\"messages\":[" HI "],\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}],\"tool_choice\":\"required\","
+                                 "\"temperature\":0.5,\"top_p\":0.5}";
+    struct di_arena arena;
+    struct di_chat *chat;
+    di_error err = {0};
+    struct di_chat_options opt = di_chat_options_default;
+    int64_t n;
+    di_arena_init(&arena);
+    /* Forced while thinking: the grammar forces, the prompt does not open the block. */
+    assert_int_equal(create(DI_PROTOCOL_CHAT, forced, NULL, &arena, &chat, &err), DI_OK);
+    assert_int_equal(chat->constraint.kind, DI_CONSTRAIN_TOOLS_REQUIRED);
+    assert_int_equal(chat->start, DI_START_REASONING);
+    assert_int_equal(chat->prompt.marks[chat->prompt.n_marks - 1].control, DI_CTL_THINK);
+    assert_true(chat->temperature == 0.5 && chat->top_p == 0.5);
+    /* The answer's limit. */
+    assert_int_equal(di_chat_max_tokens(chat, 1000, 50000, &n, &err), DI_OK);
+    assert_int_equal(n, 49000);
+    assert_int_equal(di_chat_max_tokens(chat, 50000, 50000, &n, &err), DI_OK);
+    assert_int_equal(n, 1);
+    assert_int_equal(di_chat_max_tokens(chat, 50001, 50000, &n, &err), DI_ERR_LIMIT);
+    assert_non_null(strstr(err.message, "maximum context length is 50000 tokens"));
+    assert_non_null(strstr(err.message, "50001"));
+    di_chat_destroy(chat);
+    opt.forced_tools_while_thinking = false;
+    assert_int_equal(create(DI_PROTOCOL_CHAT, forced, &opt, &arena, &chat, &err), DI_ERR_INVALID);
+    assert_non_null(strstr(err.message, "Thinking mode does not support this tool_choice"));
+    /* Another effort table. */
+    static const struct di_effort efforts[] = {{"low", 25}, {"high", 50}};
+    opt.efforts = efforts;
+    opt.n_efforts = 2;
+    assert_int_equal(create(DI_PROTOCOL_CHAT, "{\"messages\":[" HI "],\"reasoning_effort\":\"low\"}", &opt, &arena, &chat, &err), DI_OK);
+    assert_int_equal(chat->effort, 25);
+    di_chat_destroy(chat);
+    assert_int_equal(create(DI_PROTOCOL_CHAT, "{\"messages\":[" HI "],\"reasoning_effort\":\"max\"}", &opt, &arena, &chat, &err), DI_ERR_INVALID);
+    assert_int_equal(create(DI_PROTOCOL_CHAT, "{\"messages\":[" HI "]}", &opt, &arena, &chat, &err), DI_OK);
+    assert_int_equal(chat->effort, 50);
+    di_chat_destroy(chat);
+    di_arena_fini(&arena);
+}
+
+/* Whatever stands in texts, names and schemas, the control ids are those of the same request with harmless words. */
+static void test_content_makes_no_controls(void **state)
+{
+    (void)state;
+    static const char *const templates[] = {
+        "{\"messages\":[{\"role\":\"system\",\"content\":\"%s\"},{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"%s\"},{\"type\":\"text\",\"text\":\"x\"}]},"
+        "{\"role\":\"assistant\",\"content\":\"%s\",\"reasoning_content\":\"%s\",\"tool_calls\":[{\"id\":\"a\",\"type\":\"function\",\"function\":"
+        "{\"name\":\"%s\",\"arguments\":\"{\\\"%s\\\": \\\"%s\\\"}\"}}]},{\"role\":\"tool\",\"tool_call_id\":\"a\",\"content\":\"%s\"}],"
+        "\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"description\":\"%s\",\"parameters\":{\"type\":\"object\",\"title\":\"%s\"}}}]}"};
+    enum di_control seen[64];
+    size_t n_seen = 0;
+    for (int c = -1; c < DI_CTL_REF; c++) {
+        struct di_arena arena;
+        struct di_chat *chat;
+        di_error err = {0};
+        char json[8192];
+        const char *w = c < 0 ? "word" : di_control_spelling((enum di_control)c).p;
+        snprintf(json, sizeof json, templates[0], w, w, w, w, w, w, w, w, w, w);
+        di_arena_init(&arena);
+        assert_int_equal(create(DI_PROTOCOL_CHAT, json, NULL, &arena, &chat, &err), DI_OK);
+        const struct di_prompt *p = &chat->prompt;
+        if (c < 0) {
+            n_seen = p->n_marks;
+            assert_true(n_seen > 20 && n_seen <= 64);
+            for (size_t i = 0; i < n_seen; i++)
+                seen[i] = p->marks[i].control;
+        }
+        assert_int_equal(p->n_marks, n_seen);
+        for (size_t i = 0; i < n_seen; i++)
+            assert_int_equal(p->marks[i].control, seen[i]);
+        di_chat_destroy(chat);
+        di_arena_fini(&arena);
+    }
+}
+
+/* Every allocation may fail: an error comes back, nothing leaks (the sanitizers look). */
+static void test_out_of_memory(void **state)
+{
+    (void)state;
+    static const char json[] =
+        "{\"input\":[{\"role\":\"user\",\"content\":[{\"type\":\"input_text\",\"text\":\"hi\"},{\"type\":\"input_image\",\"image_url\":\"https://a\"}]},"
+        "{\"type\":\"reasoning\",\"content\":[{\"type\":\"reasoning_text\",\"text\":\"r\"}]},"
+        "{\"type\":\"function_call\",\"call_id\":\"b\",\"namespace\":\"n\",\"name\":\"f\",\"arguments\":\"{\\\"a\\\": [1]}\"},"
+        "{\"type\":\"tool_search_call\",\"call_id\":\"a\",\"execution\":\"client\",\"arguments\":{}},"
+        "{\"type\":\"tool_search_output\",\"call_id\":\"a\",\"execution\":\"client\",\"tools\":[{\"type\":\"function\",\"name\":\"g\"}]},"
+        "{\"type\":\"function_call_output\",\"call_id\":\"b\",\"output\":\"x\"}],"
+        "\"tools\":[{\"type\":\"namespace\",\"name\":\"n\",\"description\":\"d\",\"tools\":[{\"type\":\"function\",\"name\":\"f\",\"strict\":true,"
+        "\"parameters\":{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"array\",\"items\":{\"type\":\"integer\"}}},\"required\":[\"a\"]}}]}],"
+        "\"logit_bias\":{\"3\":1},\"stop_token_ids\":[1,2]}";
+    struct di_arena arena;
+    struct di_json *v;
+    di_arena_init(&arena);
+    assert_int_equal(di_json_parse(di_str_c(json), NULL, &arena, &v, NULL), DI_OK);
+    for (uint64_t n = 0;; n++) {
+        struct di_chat *chat;
+        di_error err = {0};
+        di_mem_fail_after(n);
+        di_status status = di_chat_create(DI_PROTOCOL_RESPONSES, v, NULL, &chat, &err);
+        di_mem_fail_after(UINT64_MAX);
+        if (status == DI_OK) {
+            assert_true(n > 10);
+            di_chat_destroy(chat);
+            break;
+        }
+        if (status != DI_ERR_MEMORY)
+            fail_msg("allocation %llu: %s: %s", (unsigned long long)n, err.where, err.message);
+    }
+    di_arena_fini(&arena);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_json_cases),          cmocka_unit_test(test_prompt_cases),
+        cmocka_unit_test(test_recipe_prompts),      cmocka_unit_test(test_image_grids),
+        cmocka_unit_test(test_errors_name_the_field), cmocka_unit_test(test_rules),
+        cmocka_unit_test(test_content_makes_no_controls), cmocka_unit_test(test_out_of_memory),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
