@@ -28,6 +28,7 @@ struct di_pool {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     int n_threads;
+    int64_t spin_ns; /* 0 when there are fewer processors than threads: whoever spins then keeps another from working */
     struct worker {
         struct di_pool *pool;
         pthread_t handle;
@@ -49,14 +50,14 @@ static inline void relax(void)
 static void wait_change(struct di_pool *pool, _Atomic uint32_t *word, uint32_t old)
 {
     int64_t until = 0;
-    for (unsigned k = 1;; k++) {
+    for (unsigned k = 1; k == 1 || pool->spin_ns > 0; k++) {
         if (atomic_load_explicit(word, memory_order_acquire) != old)
             return;
         relax();
         if (k % 64 == 0) {
             int64_t now = di_clock_ns();
             if (until == 0)
-                until = now + SPIN_NS;
+                until = now + pool->spin_ns;
             else if (now >= until)
                 break;
         }
@@ -155,6 +156,7 @@ di_status di_pool_create(int n_threads, struct di_pool **out, di_error *err)
         return di_fail(err, DI_ERR_MEMORY, "", "out of memory while creating %d threads", n_threads);
     memset(pool, 0, bytes);
     pool->n_threads = n_threads;
+    pool->spin_ns = n_threads <= di_cpu_count() ? SPIN_NS : 0;
     pthread_mutex_init(&pool->lock, NULL);
     pthread_cond_init(&pool->changed, NULL);
 

@@ -59,7 +59,7 @@ static void test_every_run_is_complete(void **state)
         in[i] = i * 7 % 1001;
     for (size_t c = 0; c < sizeof counts / sizeof *counts; c++) {
         struct sums s = {.in = in};
-        int n = counts[c], runs = n > 2 ? 300 : 20000;
+        int n = counts[c], runs = n > 2 ? 200 : 4000;
         assert_int_equal(di_pool_create(n, &s.pool, NULL), DI_OK);
         assert_int_equal(di_pool_threads(s.pool), n);
         for (int k = 0; k < runs; k++) {
