@@ -30,8 +30,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     struct di_plan plan;
     di_error err;
     int items = 0;
-    if (di_config_parse((struct di_str){(const char *)data, n}, "fuzz", &c, &err) != DI_OK)
+    err.message[0] = 0;
+    if (di_config_parse((struct di_str){(const char *)data, n}, "fuzz", &c, &err) != DI_OK) {
+        NEED(err.message[0]);
         return 0;
+    }
     for (int l = 0; l < c.num_hidden_layers; l++) {
         NEED(c.compress_ratios[l] == 0 ? c.layer_kv_source[l] == -1 : c.layer_kv_source[l] < c.n_kv_sources && c.layer_kv_source[l] >= 0);
         NEED(c.compress_ratios[l] == 0 ? c.layer_index_source[l] == -1 : c.layer_index_source[l] < c.n_index_sources);

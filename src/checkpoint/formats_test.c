@@ -260,6 +260,11 @@ static void division_and_reciprocal(void **state)
         }
     }
     assert_true(differ > 0);
+    float x[16] = {11.25f, 1.25f * 1.875f, 2.5f * 1.875f, 5 * 1.875f, -5 * 1.875f, -1.25f * 1.875f};
+    uint8_t codes[8], scale;
+    di_q4s_block(x, codes, &scale);
+    assert_true(di_e4m3_value[scale] == 1.875f);
+    assert_memory_equal(codes, ((uint8_t[8]){0x27, 0x64, 0xAE}), 8); /* we divide */
 }
 
 int main(void)

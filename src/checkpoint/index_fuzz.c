@@ -45,7 +45,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 {
     struct di_checkpoint ck;
-    di_error err;
+    di_error err = {0};
     int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
     if (fd < 0 || write(fd, data, n) != (ssize_t)n)
         abort();
@@ -54,6 +54,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
         if (ck.count < 400 || !di_checkpoint_find(&ck, "norm.weight"))
             abort();
         di_checkpoint_close(&ck);
+    } else if (!err.message[0]) {
+        abort();
     }
     return 0;
 }

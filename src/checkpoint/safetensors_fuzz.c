@@ -10,7 +10,7 @@ static volatile uint8_t sink; /* keeps the reads */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 {
     struct di_safetensors st;
-    di_error err;
+    di_error err = {0};
     uint8_t *image = di_malloc_aligned(n);
     if (!image)
         return 0;
@@ -25,6 +25,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
                 abort();
         }
         di_safetensors_close(&st);
+    } else if (!err.message[0]) {
+        abort();
     }
     di_free_aligned(image);
     return 0;
