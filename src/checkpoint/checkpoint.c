@@ -65,9 +65,10 @@ static di_status shard_number(struct loader *ld, const struct di_json *m, uint32
     if (!di_json_is(m, DI_JSON_STRING))
         return di_fail(ld->err, DI_ERR_FORMAT, ld->index_path, "the file name of tensor %.*s must be a string, not %s", key, m->key.p,
                        di_json_type_name(m));
-    if (file.n == 0 || file.n > 255 || file.p[0] == '.' || memchr(file.p, '/', file.n) || memchr(file.p, '\\', file.n) || memchr(file.p, 0, file.n))
-        return di_fail(ld->err, DI_ERR_FORMAT, ld->index_path, "tensor %.*s is said to be in \"%.*s\", which is no plain file name", key, m->key.p,
-                       (int)(file.n > 100 ? 100 : file.n), file.p);
+    if (file.n == 0 || file.n > 255 || file.p[0] == '.' || memchr(file.p, '/', file.n) || memchr(file.p, '\\', file.n) ||
+        memchr(file.p, 0, file.n))
+        return di_fail(ld->err, DI_ERR_FORMAT, ld->index_path, "tensor %.*s is said to be in \"%.*s\", which is no plain file name", key,
+                       m->key.p, (int)(file.n > 100 ? 100 : file.n), file.p);
     if (ld->n_files && di_str_eqc(file, ld->files[*last]))
         return DI_OK;
     for (*last = 0; *last < ld->n_files; ++*last)
@@ -197,8 +198,8 @@ static di_status compare_with_index(struct loader *ld)
         const struct place *a = &ld->index[i], *b = &ld->found[k];
         int order = i == ld->n_index ? 1 : k == ld->n_found ? -1 : strcmp(a->name, b->name);
         if (order < 0)
-            return di_fail(ld->err, DI_ERR_FORMAT, ld->index_path, "the index names tensor %.100s in %s, which does not contain it", a->name,
-                           ld->files[a->shard]);
+            return di_fail(ld->err, DI_ERR_FORMAT, ld->index_path, "the index names tensor %.100s in %s, which does not contain it",
+                           a->name, ld->files[a->shard]);
         if (order > 0)
             return di_fail(ld->err, DI_ERR_FORMAT, ld->index_path, "%s contains tensor %.100s, which the index does not name",
                            ld->files[b->shard], b->name);
@@ -244,10 +245,10 @@ static di_status check_item(void *ctx, const struct di_inventory_item *item)
     CHECK(p, ld->err, DI_ERR_NOT_FOUND, ck->dir, "tensor %s (%s) is missing", item->name, want.p);
     di_tensor_describe(&have, p->tensor->dtype, p->tensor->ndim, p->tensor->shape);
     TRY(di_buf_ok(&have, ld->err));
-    CHECK(p->tensor->dtype == item->dtype, ld->err, DI_ERR_FORMAT, ck->shards[p->shard].path, "tensor %s has the wrong dtype: it is %s, %s was expected",
-          item->name, have.p, want.p);
-    CHECK(false, ld->err, DI_ERR_FORMAT, ck->shards[p->shard].path, "tensor %s has the wrong shape: it is %s, %s was expected", item->name, have.p,
-          want.p);
+    CHECK(p->tensor->dtype == item->dtype, ld->err, DI_ERR_FORMAT, ck->shards[p->shard].path,
+          "tensor %s has the wrong dtype: it is %s, %s was expected", item->name, have.p, want.p);
+    CHECK(false, ld->err, DI_ERR_FORMAT, ck->shards[p->shard].path, "tensor %s has the wrong shape: it is %s, %s was expected", item->name,
+          have.p, want.p);
 out:
     di_buf_fini(&want);
     di_buf_fini(&have);

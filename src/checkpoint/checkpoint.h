@@ -12,8 +12,8 @@ struct di_checkpoint {
     size_t n_shards;
     const struct di_tensor **tensors; /* all, sorted by name; names are bare */
     size_t count;
-    size_t n_extra;               /* tensors that no part of the model asks for */
-    bool has_draft, has_vision;   /* the tensors of that group are there */
+    size_t n_extra;             /* tensors that no part of the model asks for */
+    bool has_draft, has_vision; /* the tensors of that group are there */
 };
 
 /* Opens every shard named by the index (or the single model.safetensors), reading headers only. Checks: each tensor of the expected inventory
@@ -33,9 +33,25 @@ void di_tensor_forget(const struct di_tensor *t);
 
 /* The expected inventory: calls `fn` for every tensor that the config implies, in checkpoint order. part: see enum. Stops at the first
  * non-OK return and passes it on. */
-enum di_part { DI_PART_EMBED, DI_PART_HEAD, DI_PART_NORM, DI_PART_ATTENTION, DI_PART_COMPRESSOR, DI_PART_INDEXER_KEY, DI_PART_INDEXER_QUERY,
-               DI_PART_ROUTER, DI_PART_SHARED_EXPERT, DI_PART_ROUTED_EXPERTS, DI_PART_MHC, DI_PART_LAYER_NORMS, DI_PART_ENGRAM_PROJ,
-               DI_PART_ENGRAM_TABLE, DI_PART_DRAFT, DI_PART_VISION, DI_PART_COUNT };
+enum di_part {
+    DI_PART_EMBED,
+    DI_PART_HEAD,
+    DI_PART_NORM,
+    DI_PART_ATTENTION,
+    DI_PART_COMPRESSOR,
+    DI_PART_INDEXER_KEY,
+    DI_PART_INDEXER_QUERY,
+    DI_PART_ROUTER,
+    DI_PART_SHARED_EXPERT,
+    DI_PART_ROUTED_EXPERTS,
+    DI_PART_MHC,
+    DI_PART_LAYER_NORMS,
+    DI_PART_ENGRAM_PROJ,
+    DI_PART_ENGRAM_TABLE,
+    DI_PART_DRAFT,
+    DI_PART_VISION,
+    DI_PART_COUNT
+};
 struct di_inventory_item {
     const char *name; /* valid during the call */
     enum di_part part;

@@ -3,9 +3,9 @@
 
 #include "base/file.h"
 
+#include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
@@ -40,11 +40,22 @@ static void published_totals(void **state)
 {
     (void)state;
     static const uint64_t bytes[DI_PART_COUNT] = {
-        [DI_PART_EMBED] = 1323827200, [DI_PART_HEAD] = 1323827200, [DI_PART_NORM] = 10240, [DI_PART_ATTENTION] = 5069721600,
-        [DI_PART_COMPRESSOR] = 36704256, [DI_PART_INDEXER_KEY] = 525312, [DI_PART_INDEXER_QUERY] = 44605440, [DI_PART_ROUTER] = 157409280,
-        [DI_PART_SHARED_EXPERT] = 1416960000, [DI_PART_ROUTED_EXPERTS] = 288777830400, [DI_PART_MHC] = 157295040,
-        [DI_PART_LAYER_NORMS] = 819200, [DI_PART_ENGRAM_PROJ] = 315043840, [DI_PART_ENGRAM_TABLE] = 202758032400,
-        [DI_PART_DRAFT] = 7932874632, [DI_PART_VISION] = 970536960,
+        [DI_PART_EMBED] = 1323827200,
+        [DI_PART_HEAD] = 1323827200,
+        [DI_PART_NORM] = 10240,
+        [DI_PART_ATTENTION] = 5069721600,
+        [DI_PART_COMPRESSOR] = 36704256,
+        [DI_PART_INDEXER_KEY] = 525312,
+        [DI_PART_INDEXER_QUERY] = 44605440,
+        [DI_PART_ROUTER] = 157409280,
+        [DI_PART_SHARED_EXPERT] = 1416960000,
+        [DI_PART_ROUTED_EXPERTS] = 288777830400,
+        [DI_PART_MHC] = 157295040,
+        [DI_PART_LAYER_NORMS] = 819200,
+        [DI_PART_ENGRAM_PROJ] = 315043840,
+        [DI_PART_ENGRAM_TABLE] = 202758032400,
+        [DI_PART_DRAFT] = 7932874632,
+        [DI_PART_VISION] = 970536960,
     };
     struct di_config c;
     struct totals t = {.shard = 1};
@@ -81,7 +92,10 @@ static void models_open(void **state)
     static const struct {
         const char *dir;
         size_t count;
-    } models[] = {{"models/nano", 2136}, {"tests/data/vectors/tiny_a", 774}, {MODEL, 509}, {"tests/data/vectors/tiny_c", 685},
+    } models[] = {{"models/nano", 2136},
+                  {"tests/data/vectors/tiny_a", 774},
+                  {MODEL, 509},
+                  {"tests/data/vectors/tiny_c", 685},
                   {"tests/data/vectors/tiny_d", 860}};
     for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
         struct di_checkpoint ck;
@@ -306,8 +320,8 @@ static void damaged_index(void **state)
         {"\"" NORM "\": \"\"", "no plain file name", DI_ERR_FORMAT},
         {"\"" NORM "\": \"a\\u0000b\"", "no plain file name", DI_ERR_FORMAT},
         {"\"" NORM "\": 7", "the file name of tensor " NORM " must be a string, not number", DI_ERR_FORMAT},
-        {"\"" NORM "\": \"model-00009-of-00003.safetensors\"", "the shard model-00009-of-00003.safetensors that the index names does not exist",
-         DI_ERR_NOT_FOUND},
+        {"\"" NORM "\": \"model-00009-of-00003.safetensors\"",
+         "the shard model-00009-of-00003.safetensors that the index names does not exist", DI_ERR_NOT_FOUND},
         {"\"" NORM "\": \"model-00001-of-00003.safetensors\"", "in model-00001-of-00003.safetensors, but it is in " SHARD2, DI_ERR_FORMAT},
         {"\"" NORM "\": \"" SHARD2 "\", \"" NORM "\": \"" SHARD2 "\"", "occurs twice in one object", DI_ERR_FORMAT},
         {"\"" NORM "\": \"" SHARD2 "\", \"model." NORM "\": \"" SHARD2 "\"", "the index names tensor " NORM " twice", DI_ERR_FORMAT},
@@ -456,9 +470,9 @@ static void no_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(published_totals), cmocka_unit_test(inventory_stops), cmocka_unit_test(models_open), cmocka_unit_test(damaged_tensors),
-        cmocka_unit_test(damaged_index),    cmocka_unit_test(damaged_files),   cmocka_unit_test(single_file), cmocka_unit_test(extras_are_counted),
-        cmocka_unit_test(no_memory),
+        cmocka_unit_test(published_totals), cmocka_unit_test(inventory_stops),    cmocka_unit_test(models_open),
+        cmocka_unit_test(damaged_tensors),  cmocka_unit_test(damaged_index),      cmocka_unit_test(damaged_files),
+        cmocka_unit_test(single_file),      cmocka_unit_test(extras_are_counted), cmocka_unit_test(no_memory),
     };
     return cmocka_run_group_tests_name("checkpoint", tests, make_dir, remove_dir);
 }

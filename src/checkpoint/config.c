@@ -18,38 +18,91 @@ struct field {
     int multiple;    /* 0: any */
 };
 
-#define I(group, name, min, max) {#name, group, INT, offsetof(struct di_config, name), min, max, 0}
-#define M32(name, max) {#name, TEXT, INT, offsetof(struct di_config, name), 32, max, 32}
-#define L(group, name, min, max) {#name, group, INT64, offsetof(struct di_config, name), min, max, 0}
-#define D(group, name, min, max) {#name, group, DOUBLE, offsetof(struct di_config, name), min, max, 0}
-#define V(name, kind, min, max) {#name, VISION, kind, offsetof(struct di_config, vision.name), min, max, 0}
-#define R(name, kind, min, max) {#name, ROPE, kind, offsetof(struct di_config, rope_##name), min, max, 0}
+#define I(group, name, min, max)                                         \
+    {                                                                    \
+#name, group, INT, offsetof(struct di_config, name), min, max, 0 \
+    }
+#define M32(name, max)                                                  \
+    {                                                                   \
+#name, TEXT, INT, offsetof(struct di_config, name), 32, max, 32 \
+    }
+#define L(group, name, min, max)                                           \
+    {                                                                      \
+#name, group, INT64, offsetof(struct di_config, name), min, max, 0 \
+    }
+#define D(group, name, min, max)                                            \
+    {                                                                       \
+#name, group, DOUBLE, offsetof(struct di_config, name), min, max, 0 \
+    }
+#define V(name, kind, min, max)                                                   \
+    {                                                                             \
+#name, VISION, kind, offsetof(struct di_config, vision.name), min, max, 0 \
+    }
+#define R(name, kind, min, max)                                                 \
+    {                                                                           \
+#name, ROPE, kind, offsetof(struct di_config, rope_##name), min, max, 0 \
+    }
 
 /* The upper limits are far above any model; they keep every product of sizes below 2^63. */
 static const struct field fields[] = {
-    I(TOP, bos_token_id, 0, 1 << 24), I(TOP, eos_token_id, 0, 1 << 24), I(TOP, pad_token_id, 0, 1 << 24), I(TOP, image_token_id, 0, 1 << 24),
-    I(TEXT, vocab_size, 1, 1 << 24), M32(hidden_size, 1 << 16), M32(moe_intermediate_size, 1 << 16),
-    I(TEXT, num_hidden_layers, 1, DI_MAX_LAYERS), I(TEXT, num_attention_heads, 1, 1024), M32(head_dim, 4096),
-    I(TEXT, qk_rope_head_dim, 2, 1024), M32(q_lora_rank, 1 << 16), M32(o_lora_rank, 1 << 16), I(TEXT, o_groups, 1, 1024),
-    I(TEXT, n_routed_experts, 1, 4096), I(TEXT, n_shared_experts, 1, 1), I(TEXT, num_experts_per_tok, 1, DI_MAX_EXPERTS_PER_TOK),
+    I(TOP, bos_token_id, 0, 1 << 24),
+    I(TOP, eos_token_id, 0, 1 << 24),
+    I(TOP, pad_token_id, 0, 1 << 24),
+    I(TOP, image_token_id, 0, 1 << 24),
+    I(TEXT, vocab_size, 1, 1 << 24),
+    M32(hidden_size, 1 << 16),
+    M32(moe_intermediate_size, 1 << 16),
+    I(TEXT, num_hidden_layers, 1, DI_MAX_LAYERS),
+    I(TEXT, num_attention_heads, 1, 1024),
+    M32(head_dim, 4096),
+    I(TEXT, qk_rope_head_dim, 2, 1024),
+    M32(q_lora_rank, 1 << 16),
+    M32(o_lora_rank, 1 << 16),
+    I(TEXT, o_groups, 1, 1024),
+    I(TEXT, n_routed_experts, 1, 4096),
+    I(TEXT, n_shared_experts, 1, 1),
+    I(TEXT, num_experts_per_tok, 1, DI_MAX_EXPERTS_PER_TOK),
     I(TEXT, sliding_window, 1, 128), /* the window rings are made for 128 (spec §6) */
-    I(TEXT, index_n_heads, 1, 1024), M32(index_head_dim, 4096), I(TEXT, index_topk, 1, 1 << 20),
-    I(TEXT, candidate_source_layer_id, -1, DI_MAX_LAYERS), I(TEXT, candidate_topk_blocks, 1, 1 << 20),
-    I(TEXT, candidate_block_size, 1, 1 << 16), I(TEXT, hc_mult, 1, DI_MAX_STREAMS), I(TEXT, hc_sinkhorn_iters, 1, 1000),
-    L(TEXT, max_position_embeddings, 1, 1 << 30), D(TEXT, swiglu_limit, 1e-30, 1e30), D(TEXT, rms_norm_eps, 0, 1),
-    D(TEXT, rope_theta, 1, 1e30), D(TEXT, compress_rope_theta, 1, 1e30), D(TEXT, routed_scaling_factor, 1e-30, 1e30), D(TEXT, hc_eps, 0, 1),
-    R(factor, DOUBLE, 1, 1e6), R(beta_fast, DOUBLE, 1e-6, 1e6), R(beta_slow, DOUBLE, 1e-6, 1e6),
+    I(TEXT, index_n_heads, 1, 1024),
+    M32(index_head_dim, 4096),
+    I(TEXT, index_topk, 1, 1 << 20),
+    I(TEXT, candidate_source_layer_id, -1, DI_MAX_LAYERS),
+    I(TEXT, candidate_topk_blocks, 1, 1 << 20),
+    I(TEXT, candidate_block_size, 1, 1 << 16),
+    I(TEXT, hc_mult, 1, DI_MAX_STREAMS),
+    I(TEXT, hc_sinkhorn_iters, 1, 1000),
+    L(TEXT, max_position_embeddings, 1, 1 << 30),
+    D(TEXT, swiglu_limit, 1e-30, 1e30),
+    D(TEXT, rms_norm_eps, 0, 1),
+    D(TEXT, rope_theta, 1, 1e30),
+    D(TEXT, compress_rope_theta, 1, 1e30),
+    D(TEXT, routed_scaling_factor, 1e-30, 1e30),
+    D(TEXT, hc_eps, 0, 1),
+    R(factor, DOUBLE, 1, 1e6),
+    R(beta_fast, DOUBLE, 1e-6, 1e6),
+    R(beta_slow, DOUBLE, 1e-6, 1e6),
     R(original_max_position_embeddings, INT64, 1, 1 << 30),
-    I(ENGRAM, engram_max_ngram_size, 2, DI_MAX_NGRAM), I(ENGRAM, engram_n_heads, 1, DI_MAX_ENGRAM_HEADS),
+    I(ENGRAM, engram_max_ngram_size, 2, DI_MAX_NGRAM),
+    I(ENGRAM, engram_n_heads, 1, DI_MAX_ENGRAM_HEADS),
     {"engram_head_dim", ENGRAM, INT, offsetof(struct di_config, engram_head_dim), 32, 4096, 32},
-    I(ENGRAM, engram_pad_token_id, 0, 1 << 24), I(ENGRAM, engram_compressed_vocab_size, 1, 1 << 24),
+    I(ENGRAM, engram_pad_token_id, 0, 1 << 24),
+    I(ENGRAM, engram_compressed_vocab_size, 1, 1 << 24),
     L(ENGRAM, engram_vocab_size, 2, 1 << 30),
-    I(TEXT, num_nextn_predict_layers, 0, DI_MAX_LAYERS), I(DRAFT, dspark_block_size, 1, 64), I(DRAFT, dspark_noise_token_id, 0, 1 << 24),
-    I(DRAFT, dspark_markov_rank, 1, 1 << 16), I(DRAFT, dspark_n_routed_experts, 1, 4096),
+    I(TEXT, num_nextn_predict_layers, 0, DI_MAX_LAYERS),
+    I(DRAFT, dspark_block_size, 1, 64),
+    I(DRAFT, dspark_noise_token_id, 0, 1 << 24),
+    I(DRAFT, dspark_markov_rank, 1, 1 << 16),
+    I(DRAFT, dspark_n_routed_experts, 1, 4096),
     I(DRAFT, dspark_num_experts_per_tok, 1, DI_MAX_EXPERTS_PER_TOK),
-    V(num_hidden_layers, INT, 1, 1024), V(hidden_size, INT, 1, 1 << 16), V(num_attention_heads, INT, 1, 1024),
-    V(intermediate_size, INT, 1, 1 << 16), V(patch_size, INT, 1, 256), V(downsample_ratio, INT, 1, 64), V(max_image_tokens, INT, 4, 1 << 20),
-    V(min_pixels, INT64, 1, 1 << 30), V(rope_theta, DOUBLE, 1, 1e30),
+    V(num_hidden_layers, INT, 1, 1024),
+    V(hidden_size, INT, 1, 1 << 16),
+    V(num_attention_heads, INT, 1, 1024),
+    V(intermediate_size, INT, 1, 1 << 16),
+    V(patch_size, INT, 1, 256),
+    V(downsample_ratio, INT, 1, 64),
+    V(max_image_tokens, INT, 4, 1 << 20),
+    V(min_pixels, INT64, 1, 1 << 30),
+    V(rope_theta, DOUBLE, 1, 1e30),
 };
 
 /* Keys that have one supported value. The released file lacks those marked optional. */
@@ -96,14 +149,16 @@ static di_status read_field(struct reader *r, const struct field *f, const struc
     if (v->type != DI_JSON_NUMBER)
         return di_fail(r->err, DI_ERR_FORMAT, r->where, "the field %s must be %s, not %s", f->name, wanted, di_json_type_name(v));
     if (f->kind == DOUBLE ? !di_json_double(v, &x) : !di_json_int(v, &n))
-        return di_fail(r->err, DI_ERR_FORMAT, r->where, "the field %s is %.*s and must be %s", f->name, (int)(v->text.n > 40 ? 40 : v->text.n),
-                       v->text.p, wanted);
+        return di_fail(r->err, DI_ERR_FORMAT, r->where, "the field %s is %.*s and must be %s", f->name,
+                       (int)(v->text.n > 40 ? 40 : v->text.n), v->text.p, wanted);
     if (f->kind != DOUBLE)
         x = (double)n; /* rounding beyond 2^53 cannot bring a number back below a limit */
     if (!(x >= f->min && x <= f->max))
-        return di_fail(r->err, DI_ERR_FORMAT, r->where, "the field %s is %.12g and must lie between %.12g and %.12g", f->name, x, f->min, f->max);
+        return di_fail(r->err, DI_ERR_FORMAT, r->where, "the field %s is %.12g and must lie between %.12g and %.12g", f->name, x, f->min,
+                       f->max);
     if (f->multiple && n % f->multiple)
-        return di_fail(r->err, DI_ERR_FORMAT, r->where, "the field %s is %lld and must be a multiple of %d", f->name, (long long)n, f->multiple);
+        return di_fail(r->err, DI_ERR_FORMAT, r->where, "the field %s is %lld and must be a multiple of %d", f->name, (long long)n,
+                       f->multiple);
     char *to = (char *)r->c + f->offset;
     if (f->kind == INT)
         memcpy(to, &(int){(int)n}, sizeof(int));
@@ -139,7 +194,8 @@ static di_status read_list(struct reader *r, const struct list *l, int64_t *out,
     if (v && !di_json_is(v, DI_JSON_ARRAY))
         return di_fail(r->err, DI_ERR_FORMAT, r->where, "the field %s must be an array, not %s", l->name, di_json_type_name(v));
     if (v && v->count > (size_t)l->max)
-        return di_fail(r->err, DI_ERR_FORMAT, r->where, "the list %s has %zu entries, more than the limit of %d", l->name, v->count, l->max);
+        return di_fail(r->err, DI_ERR_FORMAT, r->where, "the list %s has %zu entries, more than the limit of %d", l->name, v->count,
+                       l->max);
     for (const struct di_json *m = v ? v->child : NULL; m; m = m->next) {
         int64_t n;
         if (!di_json_int(m, &n) || n < l->low || n > l->high)
@@ -180,7 +236,8 @@ static di_status read_lists(struct reader *r)
                       &c->n_index_sources));
     TRY(read_int_list(r, &(struct list){"engram_layer_ids", DI_MAX_ENGRAM, 0, last, true}, c->engram_layer_ids, &c->n_engram));
     TRY(read_list(r, &(struct list){"engram_num_embeddings", DI_MAX_ENGRAM, 1, INT32_MAX, false}, c->engram_num_embeddings, &tables));
-    CHECK(tables == c->n_engram, r->err, DI_ERR_FORMAT, r->where, "engram_num_embeddings has %d entries and engram_layer_ids %d", tables, c->n_engram);
+    CHECK(tables == c->n_engram, r->err, DI_ERR_FORMAT, r->where, "engram_num_embeddings has %d entries and engram_layer_ids %d", tables,
+          c->n_engram);
     TRY(read_int_list(r, &(struct list){"dspark_target_layer_ids", DI_MAX_SOURCES, 0, last, true}, c->dspark_target_layer_ids,
                       &c->n_dspark_targets));
     CHECK(c->n_dspark_targets > 0 || c->num_nextn_predict_layers == 0, r->err, DI_ERR_FORMAT, r->where,
@@ -210,8 +267,8 @@ static di_status derive_sources(struct reader *r, const char *name, const int *i
         int ratio = l < c->num_hidden_layers ? c->compress_ratios[l] : 0;
         source[l] = ratio ? source_of(ids, n, l) : -1;
         if (ratio && (source[l] < 0 || c->compress_ratios[ids[source[l]]] != ratio))
-            return di_fail(r->err, DI_ERR_FORMAT, r->where, "layer %d has ratio %d, but %s has no source with that ratio at or below it", l, ratio,
-                           name);
+            return di_fail(r->err, DI_ERR_FORMAT, r->where, "layer %d has ratio %d, but %s has no source with that ratio at or below it", l,
+                           ratio, name);
     }
     return DI_OK;
 }
@@ -226,8 +283,8 @@ static di_status check_candidates(struct reader *r)
     CHECK(source < c->num_hidden_layers && c->layer_is_index_source[source], r->err, DI_ERR_FORMAT, r->where,
           "candidate_source_layer_id is %d, which is not in index_source_layer_ids", source);
     for (int i = 0; i < c->n_index_sources; i++)
-        CHECK(c->index_source_layer_ids[i] < source || c->compress_ratios[c->index_source_layer_ids[i]] == c->compress_ratios[source], r->err,
-              DI_ERR_FORMAT, r->where, "index source %d uses the candidates of layer %d but has another compress ratio",
+        CHECK(c->index_source_layer_ids[i] < source || c->compress_ratios[c->index_source_layer_ids[i]] == c->compress_ratios[source],
+              r->err, DI_ERR_FORMAT, r->where, "index source %d uses the candidates of layer %d but has another compress ratio",
               c->index_source_layer_ids[i], source);
     CHECK((int64_t)(c->candidate_topk_blocks - 1) * c->candidate_block_size + 1 >= c->index_topk, r->err, DI_ERR_FORMAT, r->where,
           "the candidate pool is too small: (candidate_topk_blocks - 1) * candidate_block_size + 1 = %lld must reach index_topk = %d",
@@ -264,20 +321,23 @@ static di_status check_sizes(struct reader *r)
     const struct {
         const char *name;
         int id;
-    } ids[] = {{"bos_token_id", c->bos_token_id}, {"eos_token_id", c->eos_token_id}, {"pad_token_id", c->pad_token_id},
-               {"image_token_id", c->image_token_id}, {"dspark_noise_token_id", c->dspark_noise_token_id},
+    } ids[] = {{"bos_token_id", c->bos_token_id},
+               {"eos_token_id", c->eos_token_id},
+               {"pad_token_id", c->pad_token_id},
+               {"image_token_id", c->image_token_id},
+               {"dspark_noise_token_id", c->dspark_noise_token_id},
                {"engram_pad_token_id", c->engram_pad_token_id}};
     di_status status = DI_OK;
     for (size_t i = 0; i < sizeof ids / sizeof *ids; i++)
-        CHECK(ids[i].id < c->vocab_size, r->err, DI_ERR_FORMAT, r->where, "%s is %d, outside of the vocabulary of %d", ids[i].name, ids[i].id,
-              c->vocab_size);
+        CHECK(ids[i].id < c->vocab_size, r->err, DI_ERR_FORMAT, r->where, "%s is %d, outside of the vocabulary of %d", ids[i].name,
+              ids[i].id, c->vocab_size);
     CHECK(c->qk_rope_head_dim % 2 == 0 && c->qk_rope_head_dim <= c->head_dim && c->qk_rope_head_dim <= c->index_head_dim, r->err,
           DI_ERR_FORMAT, r->where, "qk_rope_head_dim %d must be even and at most head_dim %d and index_head_dim %d", c->qk_rope_head_dim,
           c->head_dim, c->index_head_dim);
-    CHECK(c->num_attention_heads % c->o_groups == 0, r->err, DI_ERR_FORMAT, r->where, "num_attention_heads %d is no multiple of o_groups %d",
-          c->num_attention_heads, c->o_groups);
-    CHECK(c->num_experts_per_tok <= c->n_routed_experts, r->err, DI_ERR_FORMAT, r->where, "num_experts_per_tok %d exceeds n_routed_experts %d",
-          c->num_experts_per_tok, c->n_routed_experts);
+    CHECK(c->num_attention_heads % c->o_groups == 0, r->err, DI_ERR_FORMAT, r->where,
+          "num_attention_heads %d is no multiple of o_groups %d", c->num_attention_heads, c->o_groups);
+    CHECK(c->num_experts_per_tok <= c->n_routed_experts, r->err, DI_ERR_FORMAT, r->where,
+          "num_experts_per_tok %d exceeds n_routed_experts %d", c->num_experts_per_tok, c->n_routed_experts);
     CHECK(c->dspark_num_experts_per_tok <= c->dspark_n_routed_experts, r->err, DI_ERR_FORMAT, r->where,
           "dspark_num_experts_per_tok %d exceeds dspark_n_routed_experts %d", c->dspark_num_experts_per_tok, c->dspark_n_routed_experts);
     CHECK(!c->has_vision || c->vision.hidden_size % c->vision.num_attention_heads == 0, r->err, DI_ERR_FORMAT, r->where,
@@ -332,8 +392,8 @@ static di_status read_vision(struct reader *r)
     r->c->has_vision = true;
     di_status status = read_group(r, VISION, vision);
     ratio = di_json_get(vision, "max_wh_ratio");
-    if (status == DI_OK && ratio && ratio->type != DI_JSON_NULL
-        && (!di_json_double(ratio, &r->c->vision.max_wh_ratio) || !(r->c->vision.max_wh_ratio >= 1)))
+    if (status == DI_OK && ratio && ratio->type != DI_JSON_NULL &&
+        (!di_json_double(ratio, &r->c->vision.max_wh_ratio) || !(r->c->vision.max_wh_ratio >= 1)))
         return di_fail(r->err, DI_ERR_FORMAT, r->where, "vision_config.max_wh_ratio must be null or a number of at least 1");
     return status;
 }
@@ -346,7 +406,8 @@ static di_status check_key_sources(struct reader *r)
         return DI_OK;
     di_status status = read_int_list(r, &(struct list){"index_k_source_layer_ids", DI_MAX_SOURCES, 0, DI_MAX_LAYERS, true}, ids, &n);
     if (status == DI_OK && (n != r->c->n_kv_sources || memcmp(ids, r->c->kv_source_layer_ids, (size_t)n * sizeof *ids) != 0))
-        status = di_fail(r->err, DI_ERR_UNSUPPORTED, r->where, "index_k_source_layer_ids differs from kv_source_layer_ids; that is not supported");
+        status = di_fail(r->err, DI_ERR_UNSUPPORTED, r->where,
+                         "index_k_source_layer_ids differs from kv_source_layer_ids; that is not supported");
     return status;
 }
 

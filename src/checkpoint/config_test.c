@@ -97,7 +97,8 @@ static const struct mutation mutations[] = {
     {"\"rope_theta\":10000", "\"rope_theta\":1e4", NULL},
 
     {"{", "[", "not valid JSON"},
-    {"\"model_type\":\"deepseek_v41\"", "\"model_type\":\"llama\"", "the field model_type is \"llama\"; only \"deepseek_v41\" is supported"},
+    {"\"model_type\":\"deepseek_v41\"", "\"model_type\":\"llama\"",
+     "the field model_type is \"llama\"; only \"deepseek_v41\" is supported"},
     {"\"model_type\":\"deepseek_v41\",", "", "the field model_type is missing"},
     {"\"quantization_config\"", "\"quantisation_config\"", "quantization_config.quant_method is missing"},
     {"[32,32]", "[128,128]", "quantization_config.weight_block_size is [128,128]"},
@@ -112,7 +113,8 @@ static const struct mutation mutations[] = {
     {"\"num_attention_heads\":4", "\"num_attention_heads\":0", "num_attention_heads is 0"},
     {"\"num_attention_heads\":4", "\"num_attention_heads\":-4", "num_attention_heads is -4"},
     {"\"num_attention_heads\":4", "\"num_attention_heads\":5", "num_attention_heads 5 is no multiple of o_groups 2"},
-    {"\"num_attention_heads\":4,\"intermediate", "\"num_attention_heads\":5,\"intermediate", "vision_config: hidden_size 128 is no multiple"},
+    {"\"num_attention_heads\":4,\"intermediate", "\"num_attention_heads\":5,\"intermediate",
+     "vision_config: hidden_size 128 is no multiple"},
     {"\"n_shared_experts\":1", "\"n_shared_experts\":2", "n_shared_experts is 2"},
     {"\"num_experts_per_tok\":4", "\"num_experts_per_tok\":25", "num_experts_per_tok 25 exceeds n_routed_experts 24"},
     {"\"dspark_num_experts_per_tok\":2", "\"dspark_num_experts_per_tok\":13", "dspark_num_experts_per_tok 13 exceeds"},
@@ -129,22 +131,28 @@ static const struct mutation mutations[] = {
     {"\"compress_ratios\":[0,0,2", "\"compress_ratios\":[0,0,4", "entry 2 of compress_ratios must be an integer between 0 and 2"},
     {"1,1,0,0,0]", "1,1,0,0,2]", "compress_ratios of draft layer 12 must be 0"},
     {"\"compress_ratios\":[0,0,2", "\"compress_ratios\":[0,2,2", "layer 1 has ratio 2, but kv_source_layer_ids has no source"},
-    {"\"kv_source_layer_ids\":[2,4,6]", "\"kv_source_layer_ids\":[1,2,4,6]", "kv_source_layer_ids names layer 1, whose compress_ratios entry is 0"},
-    {"\"kv_source_layer_ids\":[2,4,6]", "\"kv_source_layer_ids\":[2,4]", "layer 6 has ratio 1, but kv_source_layer_ids has no source with that ratio"},
+    {"\"kv_source_layer_ids\":[2,4,6]", "\"kv_source_layer_ids\":[1,2,4,6]",
+     "kv_source_layer_ids names layer 1, whose compress_ratios entry is 0"},
+    {"\"kv_source_layer_ids\":[2,4,6]", "\"kv_source_layer_ids\":[2,4]",
+     "layer 6 has ratio 1, but kv_source_layer_ids has no source with that ratio"},
     {"\"kv_source_layer_ids\":[2,4,6]", "\"kv_source_layer_ids\":[4,2,6]", "the entries of kv_source_layer_ids must ascend"},
-    {"\"kv_source_layer_ids\":[2,4,6]", "\"kv_source_layer_ids\":[2,4,10]", "entry 2 of kv_source_layer_ids must be an integer between 0 and 9"},
+    {"\"kv_source_layer_ids\":[2,4,6]", "\"kv_source_layer_ids\":[2,4,10]",
+     "entry 2 of kv_source_layer_ids must be an integer between 0 and 9"},
     {"\"kv_source_layer_ids\":[2,4,6]", "\"kv_source_layer_ids\":7", "kv_source_layer_ids must be an array, not number"},
-    {"\"index_source_layer_ids\":[2,4,6,8]", "\"index_source_layer_ids\":[4,6,8]", "layer 2 has ratio 2, but index_source_layer_ids has no source"},
+    {"\"index_source_layer_ids\":[2,4,6,8]", "\"index_source_layer_ids\":[4,6,8]",
+     "layer 2 has ratio 2, but index_source_layer_ids has no source"},
     {"\"hc_mult\":4", "\"hc_mult\":9", "hc_mult is 9 and must lie between 1 and 8"},
     {"\"hc_mult\":4", "\"hc_mult\":4,\"hc_shifted\":false", "text_config.hc_shifted is false; only true is supported"},
     {"\"hc_mult\":4", "\"hc_mult\":4,\"use_fp4_sparse_kv\":false", "use_fp4_sparse_kv is false"},
     {"\"hc_mult\":4", "\"hc_mult\":4,\"dspark_target_attn_input\":false", "dspark_target_attn_input is false"},
     {"\"hc_mult\":4", "\"hc_mult\":4,\"index_k_source_layer_ids\":[2,4]", "index_k_source_layer_ids differs from kv_source_layer_ids"},
     {"\"pad_token_id\":2", "\"pad_token_id\":2,\"tokenizer_compatibility\":\"beta\"", "tokenizer_compatibility is \"beta\""},
-    {"\"candidate_source_layer_id\":6", "\"candidate_source_layer_id\":7", "candidate_source_layer_id is 7, which is not in index_source_layer_ids"},
+    {"\"candidate_source_layer_id\":6", "\"candidate_source_layer_id\":7",
+     "candidate_source_layer_id is 7, which is not in index_source_layer_ids"},
     {"\"candidate_source_layer_id\":6", "\"candidate_source_layer_id\":2", "uses the candidates of layer 2 but has another compress ratio"},
     {"\"candidate_topk_blocks\":32", "\"candidate_topk_blocks\":8", "the candidate pool is too small"},
-    {"\"engram_num_embeddings\":[24562,", "\"engram_num_embeddings\":[24563,", "of layer 1 is 24563, but its bucket primes add up to 24562"},
+    {"\"engram_num_embeddings\":[24562,", "\"engram_num_embeddings\":[24563,",
+     "of layer 1 is 24563, but its bucket primes add up to 24562"},
     {"\"engram_num_embeddings\":[24562,", "\"engram_num_embeddings\":[", "engram_num_embeddings has 1 entries and engram_layer_ids 2"},
     {"\"engram_vocab_size\":2000", "\"engram_vocab_size\":2100", "its bucket primes add up to"},
     {"\"engram_compressed_vocab_size\":4367", "\"engram_compressed_vocab_size\":0", "engram_compressed_vocab_size is 0"},
@@ -184,16 +192,17 @@ static void without_draft_and_vision(void **state)
     struct di_buf b = {0};
     struct di_config c;
     di_error err = {0};
-    const char *json = "{\"model_type\":\"deepseek_v41\",\"bos_token_id\":0,\"eos_token_id\":1,\"pad_token_id\":2,\"image_token_id\":3,"
-                       "\"quantization_config\":{\"quant_method\":\"fp8\",\"weight_block_size\":[32,32],\"scale_fmt\":\"ue8m0\",\"expert_dtype\":\"fp4\"},"
-                       "\"text_config\":{\"vocab_size\":64,\"hidden_size\":32,\"moe_intermediate_size\":32,\"num_hidden_layers\":1,"
-                       "\"num_attention_heads\":1,\"head_dim\":32,\"qk_rope_head_dim\":16,\"q_lora_rank\":32,\"o_lora_rank\":32,\"o_groups\":1,"
-                       "\"swiglu_limit\":10,\"rms_norm_eps\":1e-20,\"max_position_embeddings\":100,\"rope_theta\":1e4,\"compress_rope_theta\":1e4,"
-                       "\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":16,\"beta_fast\":32,\"beta_slow\":1,\"original_max_position_embeddings\":64},"
-                       "\"n_routed_experts\":1,\"n_shared_experts\":1,\"num_experts_per_tok\":1,\"routed_scaling_factor\":1.5,\"sliding_window\":8,"
-                       "\"compress_ratios\":[0],\"index_n_heads\":1,\"index_head_dim\":32,\"index_topk\":8,\"candidate_source_layer_id\":-1,"
-                       "\"candidate_topk_blocks\":8,\"candidate_block_size\":8,\"hc_mult\":1,\"hc_sinkhorn_iters\":1,\"hc_eps\":0,"
-                       "\"num_nextn_predict_layers\":0}}";
+    const char *json =
+        "{\"model_type\":\"deepseek_v41\",\"bos_token_id\":0,\"eos_token_id\":1,\"pad_token_id\":2,\"image_token_id\":3,"
+        "\"quantization_config\":{\"quant_method\":\"fp8\",\"weight_block_size\":[32,32],\"scale_fmt\":\"ue8m0\",\"expert_dtype\":\"fp4\"},"
+        "\"text_config\":{\"vocab_size\":64,\"hidden_size\":32,\"moe_intermediate_size\":32,\"num_hidden_layers\":1,"
+        "\"num_attention_heads\":1,\"head_dim\":32,\"qk_rope_head_dim\":16,\"q_lora_rank\":32,\"o_lora_rank\":32,\"o_groups\":1,"
+        "\"swiglu_limit\":10,\"rms_norm_eps\":1e-20,\"max_position_embeddings\":100,\"rope_theta\":1e4,\"compress_rope_theta\":1e4,"
+        "\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":16,\"beta_fast\":32,\"beta_slow\":1,\"original_max_position_embeddings\":64},"
+        "\"n_routed_experts\":1,\"n_shared_experts\":1,\"num_experts_per_tok\":1,\"routed_scaling_factor\":1.5,\"sliding_window\":8,"
+        "\"compress_ratios\":[0],\"index_n_heads\":1,\"index_head_dim\":32,\"index_topk\":8,\"candidate_source_layer_id\":-1,"
+        "\"candidate_topk_blocks\":8,\"candidate_block_size\":8,\"hc_mult\":1,\"hc_sinkhorn_iters\":1,\"hc_eps\":0,"
+        "\"num_nextn_predict_layers\":0}}";
     di_buf_adds(&b, json);
     if (di_config_parse(di_buf_str(&b), "config", &c, &err) != DI_OK)
         fail_msg("%s", err.message);

@@ -6,10 +6,10 @@
 
 /* One table. Sizes n = 2 .. max_ngram are stored at n - 2. */
 struct di_engram_table {
-    uint64_t multiplier[DI_MAX_NGRAM];                         /* of the token 0, 1, 2, ... back; odd */
-    uint32_t prime[DI_MAX_NGRAM - 1][DI_MAX_ENGRAM_HEADS];     /* bucket count of (n, head) */
-    int64_t offset[DI_MAX_NGRAM - 1][DI_MAX_ENGRAM_HEADS];     /* first row of (n, head) */
-    int64_t rows;                                              /* sum of the primes */
+    uint64_t multiplier[DI_MAX_NGRAM];                     /* of the token 0, 1, 2, ... back; odd */
+    uint32_t prime[DI_MAX_NGRAM - 1][DI_MAX_ENGRAM_HEADS]; /* bucket count of (n, head) */
+    int64_t offset[DI_MAX_NGRAM - 1][DI_MAX_ENGRAM_HEADS]; /* first row of (n, head) */
+    int64_t rows;                                          /* sum of the primes */
 };
 
 struct di_engram {

@@ -93,7 +93,8 @@ static void vectors(const char *folder, const char *model)
     snprintf(path, sizeof path, "%s/vectors.safetensors", folder);
     assert_int_equal(di_safetensors_open(path, &st, &err), DI_OK);
     const struct di_tensor *mult = di_safetensors_find(&st, "engram_multipliers"), *want = di_safetensors_find(&st, "engram_rows");
-    const int32_t *ids = (const void *)di_safetensors_find(&st, "ids")->data, *map = (const void *)di_safetensors_find(&st, "engram_token_map")->data;
+    const int32_t *ids = (const void *)di_safetensors_find(&st, "ids")->data,
+                  *map = (const void *)di_safetensors_find(&st, "engram_token_map")->data;
     const struct di_tensor *at = di_safetensors_find(&st, "rows");
     assert_true(mult && want && at);
     for (int t = 0; t < e.n_tables; t++) {

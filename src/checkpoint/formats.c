@@ -5,11 +5,10 @@
 /* (8 + m) * u for m = 0..7: one exponent of E4M3; `s` is + or -. */
 #define OCTAVE(s, u) s 8 * u, s 9 * u, s 10 * u, s 11 * u, s 12 * u, s 13 * u, s 14 * u, s 15 * u
 #define E4M3_HALF(s)                                                                                                                    \
-    s 0 * 0x1p-9f, s 1 * 0x1p-9f, s 2 * 0x1p-9f, s 3 * 0x1p-9f, s 4 * 0x1p-9f, s 5 * 0x1p-9f, s 6 * 0x1p-9f, s 7 * 0x1p-9f,           \
-        OCTAVE(s, 0x1p-9f), OCTAVE(s, 0x1p-8f), OCTAVE(s, 0x1p-7f), OCTAVE(s, 0x1p-6f), OCTAVE(s, 0x1p-5f), OCTAVE(s, 0x1p-4f),       \
-        OCTAVE(s, 0x1p-3f), OCTAVE(s, 0x1p-2f), OCTAVE(s, 0x1p-1f), OCTAVE(s, 1.0f), OCTAVE(s, 2.0f), OCTAVE(s, 4.0f),               \
-        OCTAVE(s, 8.0f), OCTAVE(s, 16.0f), s 8 * 32.0f, s 9 * 32.0f, s 10 * 32.0f, s 11 * 32.0f, s 12 * 32.0f, s 13 * 32.0f,        \
-        s 14 * 32.0f, NAN
+    s 0 * 0x1p-9f, s 1 * 0x1p-9f, s 2 * 0x1p-9f, s 3 * 0x1p-9f, s 4 * 0x1p-9f, s 5 * 0x1p-9f, s 6 * 0x1p-9f, s 7 * 0x1p-9f,             \
+        OCTAVE(s, 0x1p-9f), OCTAVE(s, 0x1p-8f), OCTAVE(s, 0x1p-7f), OCTAVE(s, 0x1p-6f), OCTAVE(s, 0x1p-5f), OCTAVE(s, 0x1p-4f),         \
+        OCTAVE(s, 0x1p-3f), OCTAVE(s, 0x1p-2f), OCTAVE(s, 0x1p-1f), OCTAVE(s, 1.0f), OCTAVE(s, 2.0f), OCTAVE(s, 4.0f), OCTAVE(s, 8.0f), \
+        OCTAVE(s, 16.0f), s 8 * 32.0f, s 9 * 32.0f, s 10 * 32.0f, s 11 * 32.0f, s 12 * 32.0f, s 13 * 32.0f, s 14 * 32.0f, NAN
 
 const float di_e4m3_value[256] = {E4M3_HALF(+), E4M3_HALF(-1.0f *)};
 const float di_e2m1_value[16] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6, -0.0f, -0.5f, -1, -1.5f, -2, -3, -4, -6};

@@ -270,8 +270,10 @@ static void division_and_reciprocal(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(e4m3_codes), cmocka_unit_test(e4m3_nearest), cmocka_unit_test(e2m1_codes), cmocka_unit_test(e8m0_and_bf16),
-        cmocka_unit_test(unit_vector), cmocka_unit_test(edges), cmocka_unit_test(row_layout), cmocka_unit_test(scales_are_exact),
+        cmocka_unit_test(e4m3_codes),  cmocka_unit_test(e4m3_nearest),
+        cmocka_unit_test(e2m1_codes),  cmocka_unit_test(e8m0_and_bf16),
+        cmocka_unit_test(unit_vector), cmocka_unit_test(edges),
+        cmocka_unit_test(row_layout),  cmocka_unit_test(scales_are_exact),
         cmocka_unit_test(idempotence), cmocka_unit_test(division_and_reciprocal),
     };
     return cmocka_run_group_tests_name("formats", tests, NULL, NULL);

@@ -4,9 +4,41 @@
 #include <stdio.h>
 
 /* Sizes that shapes are made of; resolved once per layer. NONE as the second one: a vector. */
-enum dim { NONE, ONE, VOCAB, HIDDEN, EXPERT, Q_RANK, HEAD_DIM, HEADS, Q_ROWS, O_ROWS, O_COLS, MIX, MIX_COLS, THREE, EXPERTS, INDEX_DIM,
-           INDEX_HEADS, INDEX_ROWS, STREAMS, TABLE_ROWS, TABLE_COLS, ENGRAM_ROWS, ENGRAM_COLS, TAPS, RANK, CONFIDENCE, VIT, VIT3, VIT_GATE_UP,
-           VIT_INNER, PATCH, UNSHUFFLED, DIM_COUNT };
+enum dim {
+    NONE,
+    ONE,
+    VOCAB,
+    HIDDEN,
+    EXPERT,
+    Q_RANK,
+    HEAD_DIM,
+    HEADS,
+    Q_ROWS,
+    O_ROWS,
+    O_COLS,
+    MIX,
+    MIX_COLS,
+    THREE,
+    EXPERTS,
+    INDEX_DIM,
+    INDEX_HEADS,
+    INDEX_ROWS,
+    STREAMS,
+    TABLE_ROWS,
+    TABLE_COLS,
+    ENGRAM_ROWS,
+    ENGRAM_COLS,
+    TAPS,
+    RANK,
+    CONFIDENCE,
+    VIT,
+    VIT3,
+    VIT_GATE_UP,
+    VIT_INNER,
+    PATCH,
+    UNSHUFFLED,
+    DIM_COUNT
+};
 
 /* F8: one scale per 32 x 32. F8_ROW: one per row and 32 columns. F4: two codes in a byte, scales as F8_ROW. */
 enum encoding { BF16, F32, F8, F8_ROW, F4 };
@@ -32,14 +64,10 @@ static const struct entry vision_top[] = {
     {"aligner.w2.bias", DI_PART_VISION, BF16, HIDDEN, NONE, ALWAYS},
 };
 static const struct entry vision_block[] = {
-    {"norm1.weight", DI_PART_VISION, BF16, VIT, NONE, ALWAYS},
-    {"norm2.weight", DI_PART_VISION, BF16, VIT, NONE, ALWAYS},
-    {"attn.wqkv.weight", DI_PART_VISION, BF16, VIT3, VIT, ALWAYS},
-    {"attn.wqkv.bias", DI_PART_VISION, BF16, VIT3, NONE, ALWAYS},
-    {"attn.wo.weight", DI_PART_VISION, BF16, VIT, VIT, ALWAYS},
-    {"attn.wo.bias", DI_PART_VISION, BF16, VIT, NONE, ALWAYS},
-    {"mlp.w1.weight", DI_PART_VISION, BF16, VIT_GATE_UP, VIT, ALWAYS},
-    {"mlp.w2.weight", DI_PART_VISION, BF16, VIT, VIT_INNER, ALWAYS},
+    {"norm1.weight", DI_PART_VISION, BF16, VIT, NONE, ALWAYS},         {"norm2.weight", DI_PART_VISION, BF16, VIT, NONE, ALWAYS},
+    {"attn.wqkv.weight", DI_PART_VISION, BF16, VIT3, VIT, ALWAYS},     {"attn.wqkv.bias", DI_PART_VISION, BF16, VIT3, NONE, ALWAYS},
+    {"attn.wo.weight", DI_PART_VISION, BF16, VIT, VIT, ALWAYS},        {"attn.wo.bias", DI_PART_VISION, BF16, VIT, NONE, ALWAYS},
+    {"mlp.w1.weight", DI_PART_VISION, BF16, VIT_GATE_UP, VIT, ALWAYS}, {"mlp.w2.weight", DI_PART_VISION, BF16, VIT, VIT_INNER, ALWAYS},
 };
 static const struct entry delimiters[] = {
     {"image_start", DI_PART_VISION, BF16, HIDDEN, NONE, ALWAYS},
@@ -181,13 +209,33 @@ static void resolve_dims(struct emitter *e)
     const struct di_config *c = e->c;
     const int64_t d = c->hidden_size, s = c->hc_mult, q = (int64_t)c->num_attention_heads * c->head_dim, vit = c->vision.hidden_size;
     const int64_t dims[DIM_COUNT] = {
-        [ONE] = 1, [THREE] = 3, [VOCAB] = c->vocab_size, [HIDDEN] = d, [EXPERT] = c->moe_intermediate_size, [Q_RANK] = c->q_lora_rank,
-        [HEAD_DIM] = c->head_dim, [HEADS] = c->num_attention_heads, [Q_ROWS] = q, [O_ROWS] = (int64_t)c->o_groups * c->o_lora_rank,
-        [O_COLS] = q / c->o_groups, [MIX] = s * (s + 2), [MIX_COLS] = s * d, [INDEX_DIM] = c->index_head_dim, [INDEX_HEADS] = c->index_n_heads,
-        [INDEX_ROWS] = (int64_t)c->index_n_heads * c->index_head_dim, [STREAMS] = s, [TABLE_COLS] = c->engram_head_dim,
-        [ENGRAM_ROWS] = (s + 1) * d, [ENGRAM_COLS] = (int64_t)(c->engram_max_ngram_size - 1) * c->engram_n_heads * c->engram_head_dim,
-        [TAPS] = c->n_dspark_targets * d, [RANK] = c->dspark_markov_rank, [CONFIDENCE] = d + c->dspark_markov_rank,
-        [VIT] = vit, [VIT3] = 3 * vit, [VIT_GATE_UP] = 2 * (int64_t)c->vision.intermediate_size, [VIT_INNER] = c->vision.intermediate_size,
+        [ONE] = 1,
+        [THREE] = 3,
+        [VOCAB] = c->vocab_size,
+        [HIDDEN] = d,
+        [EXPERT] = c->moe_intermediate_size,
+        [Q_RANK] = c->q_lora_rank,
+        [HEAD_DIM] = c->head_dim,
+        [HEADS] = c->num_attention_heads,
+        [Q_ROWS] = q,
+        [O_ROWS] = (int64_t)c->o_groups * c->o_lora_rank,
+        [O_COLS] = q / c->o_groups,
+        [MIX] = s * (s + 2),
+        [MIX_COLS] = s * d,
+        [INDEX_DIM] = c->index_head_dim,
+        [INDEX_HEADS] = c->index_n_heads,
+        [INDEX_ROWS] = (int64_t)c->index_n_heads * c->index_head_dim,
+        [STREAMS] = s,
+        [TABLE_COLS] = c->engram_head_dim,
+        [ENGRAM_ROWS] = (s + 1) * d,
+        [ENGRAM_COLS] = (int64_t)(c->engram_max_ngram_size - 1) * c->engram_n_heads * c->engram_head_dim,
+        [TAPS] = c->n_dspark_targets * d,
+        [RANK] = c->dspark_markov_rank,
+        [CONFIDENCE] = d + c->dspark_markov_rank,
+        [VIT] = vit,
+        [VIT3] = 3 * vit,
+        [VIT_GATE_UP] = 2 * (int64_t)c->vision.intermediate_size,
+        [VIT_INNER] = c->vision.intermediate_size,
         [PATCH] = (int64_t)3 * c->vision.patch_size * c->vision.patch_size,
         [UNSHUFFLED] = vit * c->vision.downsample_ratio * c->vision.downsample_ratio,
     };
@@ -230,11 +278,22 @@ out:
 const char *di_part_name(enum di_part part)
 {
     static const char *const names[DI_PART_COUNT] = {
-        [DI_PART_EMBED] = "embedding", [DI_PART_HEAD] = "head", [DI_PART_NORM] = "final norm", [DI_PART_ATTENTION] = "attention",
-        [DI_PART_COMPRESSOR] = "compressors", [DI_PART_INDEXER_KEY] = "indexer keys", [DI_PART_INDEXER_QUERY] = "indexer queries",
-        [DI_PART_ROUTER] = "router", [DI_PART_SHARED_EXPERT] = "shared experts", [DI_PART_ROUTED_EXPERTS] = "routed experts",
-        [DI_PART_MHC] = "mHC", [DI_PART_LAYER_NORMS] = "layer norms", [DI_PART_ENGRAM_PROJ] = "engram projections",
-        [DI_PART_ENGRAM_TABLE] = "engram tables", [DI_PART_DRAFT] = "draft", [DI_PART_VISION] = "vision",
+        [DI_PART_EMBED] = "embedding",
+        [DI_PART_HEAD] = "head",
+        [DI_PART_NORM] = "final norm",
+        [DI_PART_ATTENTION] = "attention",
+        [DI_PART_COMPRESSOR] = "compressors",
+        [DI_PART_INDEXER_KEY] = "indexer keys",
+        [DI_PART_INDEXER_QUERY] = "indexer queries",
+        [DI_PART_ROUTER] = "router",
+        [DI_PART_SHARED_EXPERT] = "shared experts",
+        [DI_PART_ROUTED_EXPERTS] = "routed experts",
+        [DI_PART_MHC] = "mHC",
+        [DI_PART_LAYER_NORMS] = "layer norms",
+        [DI_PART_ENGRAM_PROJ] = "engram projections",
+        [DI_PART_ENGRAM_TABLE] = "engram tables",
+        [DI_PART_DRAFT] = "draft",
+        [DI_PART_VISION] = "vision",
     };
     return (unsigned)part < DI_PART_COUNT ? names[part] : "unknown";
 }

@@ -23,9 +23,9 @@ bool di_part_is_repacked(enum di_part part);
 
 #define DI_PLAN_UNKNOWN UINT64_MAX
 struct di_plan_params {
-    int64_t context;    /* tokens of each request, 1 .. max_position_embeddings */
-    int64_t batch;      /* requests at once, 1 .. 1,000,000 */
-    bool draft, vision; /* the tensors of that group are there */
+    int64_t context;              /* tokens of each request, 1 .. max_position_embeddings */
+    int64_t batch;                /* requests at once, 1 .. 1,000,000 */
+    bool draft, vision;           /* the tensors of that group are there */
     bool load_draft, load_vision; /* and will be used; otherwise they stay in the file */
     /* What only a back end and the model know; DI_PLAN_UNKNOWN until they are asked. */
     uint64_t packed_bytes;     /* copies of the repacked parts; 0: the back end reads all in place */

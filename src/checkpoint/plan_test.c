@@ -18,11 +18,22 @@ static void parameters(void **state)
 {
     (void)state;
     static const uint64_t want[DI_PART_COUNT] = {
-        [DI_PART_EMBED] = 661913600, [DI_PART_HEAD] = 661913600, [DI_PART_NORM] = 5120, [DI_PART_ATTENTION] = 5064696320,
-        [DI_PART_COMPRESSOR] = 18352128, [DI_PART_INDEXER_KEY] = 262656, [DI_PART_INDEXER_QUERY] = 43253760, [DI_PART_ROUTER] = 78673920,
-        [DI_PART_SHARED_EXPERT] = 1415577600, [DI_PART_ROUTED_EXPERTS] = 543581798400, [DI_PART_MHC] = 39323760,
-        [DI_PART_LAYER_NORMS] = 409600, [DI_PART_ENGRAM_PROJ] = 314654720, [DI_PART_ENGRAM_TABLE] = 196613849600,
-        [DI_PART_DRAFT] = 14225362530, [DI_PART_VISION] = 485268480,
+        [DI_PART_EMBED] = 661913600,
+        [DI_PART_HEAD] = 661913600,
+        [DI_PART_NORM] = 5120,
+        [DI_PART_ATTENTION] = 5064696320,
+        [DI_PART_COMPRESSOR] = 18352128,
+        [DI_PART_INDEXER_KEY] = 262656,
+        [DI_PART_INDEXER_QUERY] = 43253760,
+        [DI_PART_ROUTER] = 78673920,
+        [DI_PART_SHARED_EXPERT] = 1415577600,
+        [DI_PART_ROUTED_EXPERTS] = 543581798400,
+        [DI_PART_MHC] = 39323760,
+        [DI_PART_LAYER_NORMS] = 409600,
+        [DI_PART_ENGRAM_PROJ] = 314654720,
+        [DI_PART_ENGRAM_TABLE] = 196613849600,
+        [DI_PART_DRAFT] = 14225362530,
+        [DI_PART_VISION] = 485268480,
     };
     struct di_config c;
     struct di_part_sums s;
@@ -109,7 +120,8 @@ static void limits(void **state)
     load("models/nano", &c);
     static const int64_t wrong[][2] = {{0, 1}, {-1, 1}, {65537, 1}, {1, 0}, {1, 1000001}};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
-        assert_int_equal(di_plan_make(&c, &(struct di_plan_params){.context = wrong[i][0], .batch = wrong[i][1]}, &p, &err), DI_ERR_INVALID);
+        assert_int_equal(di_plan_make(&c, &(struct di_plan_params){.context = wrong[i][0], .batch = wrong[i][1]}, &p, &err),
+                         DI_ERR_INVALID);
     struct di_plan_params huge = {.context = 1, .batch = 1, .scratch_bytes = (uint64_t)INT64_MAX};
     assert_int_equal(di_plan_make(&c, &huge, &p, &err), DI_ERR_LIMIT);
 }

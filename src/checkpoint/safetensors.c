@@ -16,10 +16,10 @@ static const struct {
     const char *name;
     size_t bytes;
 } dtypes[DI_DT_COUNT] = {
-    [DI_DT_BOOL] = {"BOOL", 1},       [DI_DT_U8] = {"U8", 1},           [DI_DT_I8] = {"I8", 1},     [DI_DT_F8_E4M3] = {"F8_E4M3", 1},
-    [DI_DT_F8_E8M0] = {"F8_E8M0", 1}, [DI_DT_I16] = {"I16", 2},         [DI_DT_U16] = {"U16", 2},   [DI_DT_F16] = {"F16", 2},
-    [DI_DT_BF16] = {"BF16", 2},       [DI_DT_I32] = {"I32", 4},         [DI_DT_U32] = {"U32", 4},   [DI_DT_F32] = {"F32", 4},
-    [DI_DT_I64] = {"I64", 8},         [DI_DT_U64] = {"U64", 8},         [DI_DT_F64] = {"F64", 8},
+    [DI_DT_BOOL] = {"BOOL", 1},       [DI_DT_U8] = {"U8", 1},   [DI_DT_I8] = {"I8", 1},   [DI_DT_F8_E4M3] = {"F8_E4M3", 1},
+    [DI_DT_F8_E8M0] = {"F8_E8M0", 1}, [DI_DT_I16] = {"I16", 2}, [DI_DT_U16] = {"U16", 2}, [DI_DT_F16] = {"F16", 2},
+    [DI_DT_BF16] = {"BF16", 2},       [DI_DT_I32] = {"I32", 4}, [DI_DT_U32] = {"U32", 4}, [DI_DT_F32] = {"F32", 4},
+    [DI_DT_I64] = {"I64", 8},         [DI_DT_U64] = {"U64", 8}, [DI_DT_F64] = {"F64", 8},
 };
 
 size_t di_dtype_bytes(enum di_dtype t)
@@ -67,14 +67,17 @@ static di_status read_dtype(struct reader *r, const struct di_json *v, struct di
 static di_status read_shape(struct reader *r, const struct di_json *v, struct di_tensor *t)
 {
     if (!di_json_is(v, DI_JSON_ARRAY) || v->count > DI_MAX_DIMS)
-        return di_fail(r->err, DI_ERR_FORMAT, r->where, "tensor %.*s: shape must be an array of at most %d numbers", NAME(t->name), DI_MAX_DIMS);
+        return di_fail(r->err, DI_ERR_FORMAT, r->where, "tensor %.*s: shape must be an array of at most %d numbers", NAME(t->name),
+                       DI_MAX_DIMS);
     t->bytes = di_dtype_bytes(t->dtype);
     for (const struct di_json *m = v->child; m; m = m->next) {
         int64_t d;
         if (!di_json_int(m, &d) || d < 0)
-            return di_fail(r->err, DI_ERR_FORMAT, r->where, "tensor %.*s: dimension %d of its shape is no natural number", NAME(t->name), t->ndim);
+            return di_fail(r->err, DI_ERR_FORMAT, r->where, "tensor %.*s: dimension %d of its shape is no natural number", NAME(t->name),
+                           t->ndim);
         if (!di_mul(t->bytes, (size_t)d, &t->bytes) || t->bytes > PTRDIFF_MAX)
-            return di_fail(r->err, DI_ERR_FORMAT, r->where, "tensor %.*s: its shape has more bytes than an address can count", NAME(t->name));
+            return di_fail(r->err, DI_ERR_FORMAT, r->where, "tensor %.*s: its shape has more bytes than an address can count",
+                           NAME(t->name));
         t->shape[t->ndim++] = d;
     }
     return DI_OK;
@@ -94,8 +97,8 @@ static di_status read_tensor(struct reader *r, struct di_safetensors *st, const 
     if (status != DI_OK)
         return status;
     const struct di_json *offsets = di_json_get(m, "data_offsets");
-    if (!di_json_is(offsets, DI_JSON_ARRAY) || offsets->count != 2 || !di_json_int(di_json_at(offsets, 0), &begin)
-        || !di_json_int(di_json_at(offsets, 1), &end) || begin < 0 || end < begin)
+    if (!di_json_is(offsets, DI_JSON_ARRAY) || offsets->count != 2 || !di_json_int(di_json_at(offsets, 0), &begin) ||
+        !di_json_int(di_json_at(offsets, 1), &end) || begin < 0 || end < begin)
         return di_fail(r->err, DI_ERR_FORMAT, r->where, "tensor %.*s: data_offsets must be two ascending natural numbers", NAME(t->name));
     if ((size_t)end > r->data_bytes)
         return di_fail(r->err, DI_ERR_FORMAT, r->where, "the file is truncated: tensor %.*s ends at byte %lld of the data, which has %zu",
@@ -104,8 +107,8 @@ static di_status read_tensor(struct reader *r, struct di_safetensors *st, const 
         return di_fail(r->err, DI_ERR_FORMAT, r->where, "tensor %.*s: its dtype and shape need %zu bytes, its data_offsets give %lld",
                        NAME(t->name), t->bytes, (long long)(end - begin));
     if ((st->data_start + (size_t)begin) % di_dtype_bytes(t->dtype))
-        return di_fail(r->err, DI_ERR_FORMAT, r->where, "tensor %.*s is misaligned: its %s data begin at byte %zu of the file", NAME(t->name),
-                       di_dtype_name(t->dtype), st->data_start + (size_t)begin);
+        return di_fail(r->err, DI_ERR_FORMAT, r->where, "tensor %.*s is misaligned: its %s data begin at byte %zu of the file",
+                       NAME(t->name), di_dtype_name(t->dtype), st->data_start + (size_t)begin);
     t->data = st->map + st->data_start + (size_t)begin;
     t->name.p = di_arena_strndup(&st->arena, m->key.p, m->key.n);
     return t->name.p ? DI_OK : di_fail(r->err, DI_ERR_MEMORY, r->where, "out of memory while reading the header");
@@ -134,11 +137,13 @@ static di_status check_layout(struct reader *r, struct di_safetensors *st)
         if (t->data < end)
             return di_fail(r->err, DI_ERR_FORMAT, r->where, "tensors %.*s and %.*s overlap", NAME(t[-1].name), NAME(t->name));
         if (t->data > end)
-            return di_fail(r->err, DI_ERR_FORMAT, r->where, "a hole of %zu bytes lies before tensor %.*s", (size_t)(t->data - end), NAME(t->name));
+            return di_fail(r->err, DI_ERR_FORMAT, r->where, "a hole of %zu bytes lies before tensor %.*s", (size_t)(t->data - end),
+                           NAME(t->name));
         end = t->data + t->bytes;
     }
     if ((size_t)(end - data) != r->data_bytes)
-        return di_fail(r->err, DI_ERR_FORMAT, r->where, "%zu bytes of data at the end belong to no tensor", r->data_bytes - (size_t)(end - data));
+        return di_fail(r->err, DI_ERR_FORMAT, r->where, "%zu bytes of data at the end belong to no tensor",
+                       r->data_bytes - (size_t)(end - data));
     return DI_OK;
 }
 
@@ -188,7 +193,8 @@ static di_status header_bytes(const uint8_t *first8, size_t file_bytes, const ch
     for (int i = 7; i >= 0; i--)
         n = n << 8 | first8[i];
     if (n > file_bytes - 8)
-        return di_fail(err, DI_ERR_FORMAT, where, "the file is truncated or no safetensors file: it claims a header of %llu bytes and has %zu in all",
+        return di_fail(err, DI_ERR_FORMAT, where,
+                       "the file is truncated or no safetensors file: it claims a header of %llu bytes and has %zu in all",
                        (unsigned long long)n, file_bytes);
     if (n > MAX_HEADER)
         return di_fail(err, DI_ERR_LIMIT, where, "the header has %llu bytes, more than the limit of %u", (unsigned long long)n, MAX_HEADER);

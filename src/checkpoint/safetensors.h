@@ -4,8 +4,24 @@
 
 #include "base/str.h"
 
-enum di_dtype { DI_DT_BOOL, DI_DT_U8, DI_DT_I8, DI_DT_F8_E4M3, DI_DT_F8_E8M0, DI_DT_I16, DI_DT_U16, DI_DT_F16, DI_DT_BF16, DI_DT_I32,
-                DI_DT_U32, DI_DT_F32, DI_DT_I64, DI_DT_U64, DI_DT_F64, DI_DT_COUNT };
+enum di_dtype {
+    DI_DT_BOOL,
+    DI_DT_U8,
+    DI_DT_I8,
+    DI_DT_F8_E4M3,
+    DI_DT_F8_E8M0,
+    DI_DT_I16,
+    DI_DT_U16,
+    DI_DT_F16,
+    DI_DT_BF16,
+    DI_DT_I32,
+    DI_DT_U32,
+    DI_DT_F32,
+    DI_DT_I64,
+    DI_DT_U64,
+    DI_DT_F64,
+    DI_DT_COUNT
+};
 size_t di_dtype_bytes(enum di_dtype t);
 const char *di_dtype_name(enum di_dtype t); /* the string of the file format: "BF16", "F8_E4M3", ... */
 

@@ -16,16 +16,42 @@ struct options {
 };
 
 static const struct di_option table[] = {
-    {.name = "model", .type = DI_OPT_STRING, .offset = offsetof(struct options, model), .metavar = "DIR", .required = true,
+    {.name = "model",
+     .type = DI_OPT_STRING,
+     .offset = offsetof(struct options, model),
+     .metavar = "DIR",
+     .required = true,
      .help = "Directory with config.json and the safetensors files. Tensor data may be absent (sparse files): only headers are read."},
     {.name = "plan", .type = DI_OPT_BOOL, .offset = offsetof(struct options, plan), .help = "Print every memory region of a run."},
-    {.name = "context", .type = DI_OPT_INT, .offset = offsetof(struct options, context), .min = 1, .max = 1 << 30, .metavar = "N",
+    {.name = "context",
+     .type = DI_OPT_INT,
+     .offset = offsetof(struct options, context),
+     .min = 1,
+     .max = 1 << 30,
+     .metavar = "N",
      .help = "Tokens of each request in the plan; without it the longest context of the model."},
-    {.name = "batch", .type = DI_OPT_INT, .offset = offsetof(struct options, batch), .def = "1", .min = 1, .max = 1000000, .metavar = "N",
+    {.name = "batch",
+     .type = DI_OPT_INT,
+     .offset = offsetof(struct options, batch),
+     .def = "1",
+     .min = 1,
+     .max = 1000000,
+     .metavar = "N",
      .help = "Requests at once in the plan."},
-    {.name = "prefill-chunk", .type = DI_OPT_INT, .offset = offsetof(struct options, prefill_chunk), .def = "256", .min = 1, .max = 65536,
-     .metavar = "N", .help = "Most rows of one step in the plan; a batch needs at least one row for each request."},
-    {.name = "threads", .type = DI_OPT_INT, .offset = offsetof(struct options, threads), .def = "0", .max = 4096, .metavar = "N",
+    {.name = "prefill-chunk",
+     .type = DI_OPT_INT,
+     .offset = offsetof(struct options, prefill_chunk),
+     .def = "256",
+     .min = 1,
+     .max = 65536,
+     .metavar = "N",
+     .help = "Most rows of one step in the plan; a batch needs at least one row for each request."},
+    {.name = "threads",
+     .type = DI_OPT_INT,
+     .offset = offsetof(struct options, threads),
+     .def = "0",
+     .max = 4096,
+     .metavar = "N",
      .help = "Threads in the plan; 0 means all processors."},
     {.name = "json", .type = DI_OPT_BOOL, .offset = offsetof(struct options, json), .help = "Print one JSON object instead of tables."},
 };
@@ -62,10 +88,10 @@ static void add_config(struct di_buf *b, const struct di_checkpoint *ck)
 {
     const struct di_config *c = &ck->config;
     char t[32];
-    di_buf_addf(b, "Model\n  %d layers of hidden size %d, %d residual streams, vocabulary %d, context %lld\n", c->num_hidden_layers, c->hidden_size,
-                c->hc_mult, c->vocab_size, (long long)c->max_position_embeddings);
-    di_buf_addf(b, "  attention: %d heads of %d (%d rotated), window %d, query rank %d, %d output groups of rank %d\n", c->num_attention_heads,
-                c->head_dim, c->qk_rope_head_dim, c->sliding_window, c->q_lora_rank, c->o_groups, c->o_lora_rank);
+    di_buf_addf(b, "Model\n  %d layers of hidden size %d, %d residual streams, vocabulary %d, context %lld\n", c->num_hidden_layers,
+                c->hidden_size, c->hc_mult, c->vocab_size, (long long)c->max_position_embeddings);
+    di_buf_addf(b, "  attention: %d heads of %d (%d rotated), window %d, query rank %d, %d output groups of rank %d\n",
+                c->num_attention_heads, c->head_dim, c->qk_rope_head_dim, c->sliding_window, c->q_lora_rank, c->o_groups, c->o_lora_rank);
     di_buf_adds(b, "  compressed KV:");
     for (int i = 0; i < c->n_kv_sources; i++)
         di_buf_addf(b, "%s layer %d (1 row per %d token%s)", i ? "," : "", c->kv_source_layer_ids[i],
@@ -76,7 +102,8 @@ static void add_config(struct di_buf *b, const struct di_checkpoint *ck)
     if (c->n_kv_sources)
         di_buf_addf(b, "; %d heads of %d, top %d", c->index_n_heads, c->index_head_dim, c->index_topk);
     if (c->n_kv_sources && c->candidate_source_layer_id >= 0)
-        di_buf_addf(b, ", candidates of layer %d: %d blocks of %d", c->candidate_source_layer_id, c->candidate_topk_blocks, c->candidate_block_size);
+        di_buf_addf(b, ", candidates of layer %d: %d blocks of %d", c->candidate_source_layer_id, c->candidate_topk_blocks,
+                    c->candidate_block_size);
     if (c->n_kv_sources)
         di_buf_addc(b, '\n');
     di_buf_addf(b, "  experts: %d + %d shared, %d active, width %d\n", c->n_routed_experts, c->n_shared_experts, c->num_experts_per_tok,
@@ -129,8 +156,8 @@ static void add_parts(struct di_buf *b, const struct di_checkpoint *ck, const st
 
 static const char *place_name(enum di_plan_place place)
 {
-    static const char *const names[] = {[DI_PLACE_MAPPED] = "mapped", [DI_PLACE_ALLOCATED] = "allocated", [DI_PLACE_UNUSED] = "not used",
-                                        [DI_PLACE_COPIED] = "copied"};
+    static const char *const names[] = {
+        [DI_PLACE_MAPPED] = "mapped", [DI_PLACE_ALLOCATED] = "allocated", [DI_PLACE_UNUSED] = "not used", [DI_PLACE_COPIED] = "copied"};
     return names[place];
 }
 
@@ -160,8 +187,8 @@ static void add_plan(struct di_buf *b, const struct di_plan *p, const struct di_
     di_buf_addf(b, "  %-8s %-20s %-9s %10s %16s %18s\n", "kind", "region", "place", "count", "bytes each", "bytes");
     for (int i = 0; i < p->n; i++)
         add_region(b, &p->region[i]);
-    di_buf_addf(b, "\n  a block of %d tokens: %s B (%.4g B a token); state of a request: %s B\n", DI_PLAN_BLOCK_TOKENS, grouped(p->block_bytes, t[0]),
-                (double)p->block_bytes / DI_PLAN_BLOCK_TOKENS, grouped(p->bytes_per_sequence, t[1]));
+    di_buf_addf(b, "\n  a block of %d tokens: %s B (%.4g B a token); state of a request: %s B\n", DI_PLAN_BLOCK_TOKENS,
+                grouped(p->block_bytes, t[0]), (double)p->block_bytes / DI_PLAN_BLOCK_TOKENS, grouped(p->bytes_per_sequence, t[1]));
     di_buf_addf(b, "  mapped:    %18s", grouped(p->mapped, t[0]));
     add_human(b, p->mapped);
     di_buf_addf(b, "  read in place from the files; resident as touched\n  allocated: %18s", grouped(p->allocated, t[0]));
@@ -178,10 +205,18 @@ static void add_json_config(struct di_buf *b, const struct di_checkpoint *ck)
         const char *name;
         int64_t value;
     } fields[] = {
-        {"num_hidden_layers", c->num_hidden_layers}, {"hidden_size", c->hidden_size}, {"vocab_size", c->vocab_size},
-        {"max_position_embeddings", c->max_position_embeddings}, {"num_attention_heads", c->num_attention_heads}, {"head_dim", c->head_dim},
-        {"sliding_window", c->sliding_window}, {"n_routed_experts", c->n_routed_experts}, {"num_experts_per_tok", c->num_experts_per_tok},
-        {"moe_intermediate_size", c->moe_intermediate_size}, {"index_topk", c->index_topk}, {"hc_mult", c->hc_mult},
+        {"num_hidden_layers", c->num_hidden_layers},
+        {"hidden_size", c->hidden_size},
+        {"vocab_size", c->vocab_size},
+        {"max_position_embeddings", c->max_position_embeddings},
+        {"num_attention_heads", c->num_attention_heads},
+        {"head_dim", c->head_dim},
+        {"sliding_window", c->sliding_window},
+        {"n_routed_experts", c->n_routed_experts},
+        {"num_experts_per_tok", c->num_experts_per_tok},
+        {"moe_intermediate_size", c->moe_intermediate_size},
+        {"index_topk", c->index_topk},
+        {"hc_mult", c->hc_mult},
         {"num_nextn_predict_layers", c->num_nextn_predict_layers},
     };
     di_buf_adds(b, "\"config\":{");
@@ -217,18 +252,20 @@ static void add_json(struct di_buf *b, const struct di_checkpoint *ck, const str
 
 static void add_json_plan(struct di_buf *b, const struct di_plan *p, const struct di_plan_params *params)
 {
-    di_buf_addf(b, ",\"plan\":{\"context\":%lld,\"batch\":%lld,\"block_tokens\":%d,\"block_bytes\":%llu,\"bytes_per_sequence\":%llu,"
-                   "\"mapped_bytes\":%llu,\"allocated_bytes\":%llu,\"unknown_regions\":%d,\"regions\":[",
+    di_buf_addf(b,
+                ",\"plan\":{\"context\":%lld,\"batch\":%lld,\"block_tokens\":%d,\"block_bytes\":%llu,\"bytes_per_sequence\":%llu,"
+                "\"mapped_bytes\":%llu,\"allocated_bytes\":%llu,\"unknown_regions\":%d,\"regions\":[",
                 (long long)params->context, (long long)params->batch, DI_PLAN_BLOCK_TOKENS, (unsigned long long)p->block_bytes,
                 (unsigned long long)p->bytes_per_sequence, (unsigned long long)p->mapped, (unsigned long long)p->allocated, p->unknown);
     for (int i = 0; i < p->n; i++) {
         const struct di_plan_region *r = &p->region[i];
-        di_buf_addf(b, "%s{\"kind\":\"%s\",\"name\":\"%s\",\"place\":\"%s\",", i ? "," : "", kind_name(r->kind), r->name, place_name(r->place));
+        di_buf_addf(b, "%s{\"kind\":\"%s\",\"name\":\"%s\",\"place\":\"%s\",", i ? "," : "", kind_name(r->kind), r->name,
+                    place_name(r->place));
         if (r->bytes == DI_PLAN_UNKNOWN)
             di_buf_adds(b, "\"bytes\":null,");
         else
-            di_buf_addf(b, "\"count\":%llu,\"unit_bytes\":%llu,\"bytes\":%llu,", (unsigned long long)r->count, (unsigned long long)r->unit_bytes,
-                        (unsigned long long)r->bytes);
+            di_buf_addf(b, "\"count\":%llu,\"unit_bytes\":%llu,\"bytes\":%llu,", (unsigned long long)r->count,
+                        (unsigned long long)r->unit_bytes, (unsigned long long)r->bytes);
         di_buf_addf(b, "\"note\":\"%s\"}", r->note);
     }
     di_buf_adds(b, "]}");
