@@ -18,30 +18,14 @@ struct field {
     int multiple;    /* 0: any */
 };
 
-#define I(group, name, min, max)                                         \
-    {                                                                    \
-#name, group, INT, offsetof(struct di_config, name), min, max, 0 \
-    }
-#define M32(name, max)                                                  \
-    {                                                                   \
-#name, TEXT, INT, offsetof(struct di_config, name), 32, max, 32 \
-    }
-#define L(group, name, min, max)                                           \
-    {                                                                      \
-#name, group, INT64, offsetof(struct di_config, name), min, max, 0 \
-    }
-#define D(group, name, min, max)                                            \
-    {                                                                       \
-#name, group, DOUBLE, offsetof(struct di_config, name), min, max, 0 \
-    }
-#define V(name, kind, min, max)                                                   \
-    {                                                                             \
-#name, VISION, kind, offsetof(struct di_config, vision.name), min, max, 0 \
-    }
-#define R(name, kind, min, max)                                                 \
-    {                                                                           \
-#name, ROPE, kind, offsetof(struct di_config, rope_##name), min, max, 0 \
-    }
+/* clang-format off: it takes the braces of these macros for blocks */
+#define I(group, name, min, max) {#name, group, INT, offsetof(struct di_config, name), min, max, 0}
+#define M32(name, max) {#name, TEXT, INT, offsetof(struct di_config, name), 32, max, 32}
+#define L(group, name, min, max) {#name, group, INT64, offsetof(struct di_config, name), min, max, 0}
+#define D(group, name, min, max) {#name, group, DOUBLE, offsetof(struct di_config, name), min, max, 0}
+#define V(name, kind, min, max) {#name, VISION, kind, offsetof(struct di_config, vision.name), min, max, 0}
+#define R(name, kind, min, max) {#name, ROPE, kind, offsetof(struct di_config, rope_##name), min, max, 0}
+/* clang-format on */
 
 /* The upper limits are far above any model; they keep every product of sizes below 2^63. */
 static const struct field fields[] = {
