@@ -18,7 +18,8 @@ struct field {
     int multiple;    /* 0: any */
 };
 
-/* clang-format off: it takes the braces of these macros for blocks */
+/* The formatter takes the braces of these macros for blocks. */
+/* clang-format off */
 #define I(group, name, min, max) {#name, group, INT, offsetof(struct di_config, name), min, max, 0}
 #define M32(name, max) {#name, TEXT, INT, offsetof(struct di_config, name), 32, max, 32}
 #define L(group, name, min, max) {#name, group, INT64, offsetof(struct di_config, name), min, max, 0}
