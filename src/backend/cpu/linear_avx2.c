@@ -6,8 +6,8 @@
 
 #define LANES 8
 #define STEP 1
-#define MAX_ROWS 3
-#define GROUPS(X) X(3) X(2) X(1)
+#define MAX_ROWS 6
+#define GROUPS(X) X(6) X(4) X(3) X(2) X(1)
 typedef __m256 V;
 #define v_zero() _mm256_setzero_ps()
 #define v_load(p) _mm256_load_ps(p)

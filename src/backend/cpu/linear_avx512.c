@@ -6,7 +6,7 @@
 #define LANES 16
 #define STEP 1
 #define MAX_ROWS 12
-#define GROUPS(X) X(12) X(8) X(4) X(3) X(2) X(1)
+#define GROUPS(X) X(12) X(8) X(6) X(4) X(3) X(2) X(1)
 typedef __m512 V;
 #define v_zero() _mm512_setzero_ps()
 #define v_load(p) _mm512_load_ps(p)

@@ -3,7 +3,7 @@
  *   LANES, V, v_zero(), v_load(p), v_store(p, v), v_bcast(p), v_fma(a, b, c) = a*b + c, over fp32
  *   STEP           k that one product consumes: 1 (fp32) or 2 (a pair of bf16)
  *   v_acc(a, w, x) a + the products of weight vector w with the broadcast 32-bit element x
- *   MAX_ROWS       rows of the largest register tile (MAX_ROWS * 32/LANES accumulators), and GROUPS, the register tiles in falling order
+ *   MAX_ROWS       rows of the largest register tile (2 * MAX_ROWS accumulators), and GROUPS, the register tiles in falling order
  *   decode(type, codes, out)        one chunk of codes (linear.h) -> out[8 / STEP] (FP4), out[4 / STEP] (FP8), out[2 / STEP] (BF16), along k
  *   scale_rows(p), scale_tile(b)    E8M0 bytes -> factors; includes what decode() left out
  *
@@ -23,6 +23,7 @@
 #define STREAM_ROWS 4         /* up to here weights are decoded in registers, beyond into the panel */
 #define INLINE static inline __attribute__((always_inline))
 #define UNROLL DI_UNROLL
+#define KEEP(v) __asm__("" : "+v"(v)) /* stay in a register: compilers like to load such a value again for every use */
 #define PANEL_BYTES 16384 /* beside the activations of a register tile in the L1 cache */
 
 INLINE int chunk_vectors(enum di_wtype type)
@@ -47,32 +48,36 @@ INLINE void add_block(float *c, int rows, const V *sum, V scale)
         v_store(c + r * DI_UNIT, v_fma(sum[r], scale, v_load(c + r * DI_UNIT)));
 }
 
-/* Few rows: the weights stream from memory once, through registers. */
+/* Few rows: the weights stream from memory once, through registers. The strips of a block take turns, so that their sums overlap. */
 INLINE void stream(const struct di_tile *t, const enum di_wtype type, const int rows)
 {
     const int per_chunk = chunk_vectors(type), chunks = DEPTH / per_chunk;
     const uint8_t *p = t->unit;
     const float *x = t->x;
-    for (int b = 0; b < t->k / 32; b++, x += DEPTH * rows) {
-        for (int s = 0; s < STRIPS; s++) {
-            V sum[STREAM_ROWS];
+    for (int b = 0; b < t->k / 32; b++, x += DEPTH * rows, p += STRIPS * chunks * CHUNK) {
+        V sum[STRIPS][STREAM_ROWS];
+        UNROLL
+        for (int i = 0; i < STRIPS * rows; i++)
+            sum[i / rows][i % rows] = v_zero();
+        UNROLL
+        for (int i = 0; i < chunks; i++) {
             UNROLL
-            for (int r = 0; r < rows; r++)
-                sum[r] = v_zero();
-            UNROLL
-            for (int i = 0; i < chunks; i++, p += CHUNK) {
+            for (int s = 0; s < STRIPS; s++) {
+                const uint8_t *codes = p + (s * chunks + i) * CHUNK;
                 V w[8];
                 if (CHUNK == 64 || i % 2 == 0)
-                    __builtin_prefetch(p + AHEAD);
-                decode(type, p, w);
+                    __builtin_prefetch(codes + AHEAD);
+                decode(type, codes, w);
                 UNROLL
                 for (int d = 0; d < per_chunk; d++)
                     UNROLL
                     for (int r = 0; r < rows; r++)
-                        sum[r] = v_acc(sum[r], w[d], v_bcast(x + (i * per_chunk + d) * rows + r));
+                        sum[s][r] = v_acc(sum[s][r], w[d], v_bcast(x + (i * per_chunk + d) * rows + r));
             }
-            add_block(t->c + s * LANES, rows, sum, block_scale(t, type, b, s));
         }
+        UNROLL
+        for (int s = 0; s < STRIPS; s++)
+            add_block(t->c + s * LANES, rows, sum[s], block_scale(t, type, b, s));
     }
 }
 
@@ -94,26 +99,27 @@ INLINE void decode_panel(const struct di_tile *t, const enum di_wtype type, int 
             }
 }
 
-/* Register tile: rows x 32 outputs over one decoded block. */
-INLINE void multiply_block(const float *w, const float *x, float *c, const V *scale, const int rows)
+/* Register tile: rows x 2 strips over one decoded block; w, x and c point to its first strip. */
+INLINE void multiply_block(const struct di_tile *t, const float *w, const float *x, float *c, int block, int strip, const int rows)
 {
-    V sum[STRIPS][MAX_ROWS];
+    V sum[2][MAX_ROWS];
     UNROLL
     for (int r = 0; r < rows; r++)
-        UNROLL
-        for (int s = 0; s < STRIPS; s++)
-            sum[s][r] = v_zero();
-    for (int d = 0; d < DEPTH; d++)
+        sum[0][r] = sum[1][r] = v_zero();
+    for (int d = 0; d < DEPTH; d++, w += DI_UNIT, x += rows) {
+        V w0 = v_load(w), w1 = v_load(w + LANES);
+        KEEP(w0);
+        KEEP(w1);
         UNROLL
         for (int r = 0; r < rows; r++) {
-            V xr = v_bcast(x + d * rows + r);
-            UNROLL
-            for (int s = 0; s < STRIPS; s++)
-                sum[s][r] = v_acc(sum[s][r], v_load(w + d * DI_UNIT + s * LANES), xr);
+            V xr = v_bcast(x + r);
+            KEEP(xr);
+            sum[0][r] = v_acc(sum[0][r], w0, xr);
+            sum[1][r] = v_acc(sum[1][r], w1, xr);
         }
-    UNROLL
-    for (int s = 0; s < STRIPS; s++)
-        add_block(c + s * LANES, rows, sum[s], scale[s]);
+    }
+    add_block(c, rows, sum[0], block_scale(t, t->type, block, strip));
+    add_block(c + LANES, rows, sum[1], block_scale(t, t->type, block, strip + 1));
 }
 
 #define DEFINE_MULTIPLY(n)                                                                                                \
@@ -121,12 +127,9 @@ INLINE void multiply_block(const float *w, const float *x, float *c, const V *sc
     {                                                                                                                     \
         const float *w = (const float *)t->panel;                                                                         \
         const float *x = (const float *)t->x + (size_t)row * (size_t)(t->k / STEP) + (size_t)first * DEPTH * (n);         \
-        for (int b = 0; b < blocks; b++, w += DEPTH * DI_UNIT, x += DEPTH * (n)) {                                        \
-            V scale[STRIPS];                                                                                              \
-            for (int s = 0; s < STRIPS; s++)                                                                              \
-                scale[s] = block_scale(t, t->type, first + b, s);                                                         \
-            multiply_block(w, x, t->c + row * DI_UNIT, scale, (n));                                                       \
-        }                                                                                                                 \
+        for (int b = 0; b < blocks; b++, w += DEPTH * DI_UNIT, x += DEPTH * (n))                                          \
+            for (int s = 0; s < STRIPS; s += 2)                                                                           \
+                multiply_block(t, w + s * LANES, x, t->c + row * DI_UNIT + s * LANES, first + b, s, (n));                 \
     }
 GROUPS(DEFINE_MULTIPLY)
 
