@@ -9,6 +9,7 @@
 
 #define VEC_INLINE static inline __attribute__((always_inline))
 
+/* clang-format off */
 #ifdef __AVX512F__
 
 typedef __m512 vf;
@@ -91,7 +92,12 @@ VEC_INLINE vi vi_zip_hi64(vi a, vi b) { return _mm512_unpackhi_epi64(a, b); }
 VEC_INLINE vi vi_lookup(__m128i table, vi index) { return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(table), index); }
 /* Sum of up to 8 steps of four products u8 * s8 per lane, on top of `start`; |sum| must stay below 2^15. */
 VEC_INLINE vi vi_dot_begin(int32_t start) { return vi_set1(start); }
-VEC_INLINE vi vi_dot_step(vi sum, vi u8, vi s8) { return _mm512_dpbusd_epi32(sum, u8, s8); }
+/* Not the intrinsic: gcc 12 surrounds it with moves and spills. */
+VEC_INLINE vi vi_dot_step(vi sum, vi u8, vi s8)
+{
+    __asm__("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(u8), "v"(s8));
+    return sum;
+}
 VEC_INLINE vi vi_dot_end(vi sum, int32_t start)
 {
     (void)start;
@@ -177,7 +183,10 @@ VEC_INLINE vf vf_bf16(const uint8_t *p)
     vi v = {_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p)), _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p + 1))};
     return vi_as_f32(vi_sll(v, 16));
 }
-VEC_INLINE vf vf_f16(__m256i h) { return (vf){_mm256_cvtph_ps(_mm256_castsi256_si128(h)), _mm256_cvtph_ps(_mm256_extracti128_si256(h, 1))}; }
+VEC_INLINE vf vf_f16(__m256i h)
+{
+    return (vf){_mm256_cvtph_ps(_mm256_castsi256_si128(h)), _mm256_cvtph_ps(_mm256_extracti128_si256(h, 1))};
+}
 VEC_INLINE __m256 vec_e2m1_8(const uint8_t *p)
 {
     const __m256i shift = _mm256_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28), sign = _mm256_set1_epi32(INT32_MIN);
@@ -240,6 +249,8 @@ VEC_INLINE vi vi_dot_end(vi sum, int32_t start)
 VEC_INLINE vf vf_zero(void) { return vf_set1(0); }
 VEC_INLINE vi vf_sign(vf v) { return vi_and(vf_bits(v), vi_set1(INT32_MIN)); }
 VEC_INLINE vf vf_abs(vf v) { return vi_as_f32(vi_and(vf_bits(v), vi_set1(INT32_MAX))); }
+
+/* clang-format on */
 
 /* Fixed trees: lane l with l + 8, then + 4, + 2, + 1. */
 VEC_INLINE float vf_sum(vf v)

@@ -48,7 +48,8 @@ struct topk {
 };
 static inline struct topk topk_take(struct vec_arena *a, int k, int64_t cap)
 {
-    return (struct topk){.k = k, .cap = (int)cap, .key = vec_take(a, (size_t)cap + 32, 4), .id = vec_take(a, (size_t)cap + 32, 4), .bound = INT32_MIN};
+    return (struct topk){
+        .k = k, .cap = (int)cap, .key = vec_take(a, (size_t)cap + 32, 4), .id = vec_take(a, (size_t)cap + 32, 4), .bound = INT32_MIN};
 }
 
 /* index_select: one row's query as small integers, one tile of keys, and the lists. */
@@ -83,7 +84,8 @@ struct index_merge {
 };
 static inline struct index_merge index_merge_take(struct vec_arena *a, int topk, int cand_blocks, int threads)
 {
-    struct index_merge g = {.sel = topk_take(a, topk, (int64_t)topk * threads), .cand = topk_take(a, cand_blocks, (int64_t)cand_blocks * threads)};
+    struct index_merge g = {.sel = topk_take(a, topk, (int64_t)topk * threads),
+                            .cand = topk_take(a, cand_blocks, (int64_t)cand_blocks * threads)};
     g.n = vec_take(a, 2 * (size_t)threads, sizeof(int));
     return g;
 }
@@ -92,7 +94,7 @@ static inline struct index_merge index_merge_take(struct vec_arena *a, int topk,
 #define ATT_KEYS 64 /* keys of a tile */
 #define ATT_CHAN 64 /* channels of a tile: 16 KB of decoded fp32, in L1 */
 struct att_row {
-    int lanes, chans; /* heads padded to 16, channel blocks */
+    int lanes, chans;  /* heads padded to 16, channel blocks */
     int count, window; /* keys, and how many of them are window rows (first) */
     const uint8_t **key;
     float *q;   /* [chans][ATT_CHAN][lanes] transposed query */

@@ -4,8 +4,8 @@
  *   scores   lanes = heads: s[key][head] += k[key][c] * q[c][head] over ascending channels; tiles of 64 keys x 64 channels
  *   softmax  lanes = heads: maximum over all keys, then e^(s - max) and their sum in list order, the sink first
  *   output   lanes = channels: o[head][c] += p[key][head] * v[key][c] over the keys in list order
- * Keys are decoded to fp32 (exact) a tile at a time, once for the scores and once for the output: 6 % of the arithmetic. No sum is ever divided, so
- * whether one thread does a row or all threads share it (keys, then heads, then channels) the bits are the same. */
+ * Keys are decoded to fp32 (exact) a tile at a time, once for the scores and once for the output: 6 % of the arithmetic. No sum is ever
+ * divided, so whether one thread does a row or all threads share it (keys, then heads, then channels) the bits are the same. */
 #ifndef DI_BACKEND_CPU_VECTOR_ATTENTION_H
 #define DI_BACKEND_CPU_VECTOR_ATTENTION_H
 
@@ -173,7 +173,8 @@ static void output_channels(const struct att_job *job, const struct att_row *r, 
         decode_tile(r, d->d, b, from, n, tile->k);
         for (int h = 0; h < d->heads; h += 4)
             for (int v = 0; v < ATT_CHAN; v += 16 * ATT_VECS)
-                output_block(r->s + (int64_t)from * r->lanes + h, r->lanes, tile->k + v, n, tile->o + h * ATT_CHAN + v, from == 0, ATT_VECS);
+                output_block(r->s + (int64_t)from * r->lanes + h, r->lanes, tile->k + v, n, tile->o + h * ATT_CHAN + v, from == 0,
+                             ATT_VECS);
     }
     int c = b * ATT_CHAN, width = d->d - c < ATT_CHAN ? d->d - c : ATT_CHAN;
     for (int h = 0; h < d->heads; h++) {

@@ -1,5 +1,6 @@
-/* Fast ops that write cached state (spec/model.md §5.6, §6): window rows, pooled latents, index keys, compressed rows, and the indexer's query.
- * Packed bytes equal those of checkpoint/formats.h. Copies into rings (window_commit, tail_commit) are memcpy in the reference already. */
+/* Fast ops that write cached state (spec/model.md §5.6, §6): window rows, pooled latents, index keys, compressed rows, and the
+ * indexer's query. Packed bytes equal those of checkpoint/formats.h. Copies into rings (window_commit, tail_commit) are memcpy in the
+ * reference already. */
 #ifndef DI_BACKEND_CPU_VECTOR_CACHE_H
 #define DI_BACKEND_CPU_VECTOR_CACHE_H
 

@@ -1,5 +1,5 @@
-/* Fast ops on dense rows: embedding, norms, hyper-connections, Q8, RoPE, engram. Included by vector_avx2.c and vector_avx512.c. Products and
- * sums that the reference rounds one by one are rounded one by one here too (no fma), so those ops agree with it bit for bit. */
+/* Fast ops on dense rows: embedding, norms, hyper-connections, Q8, RoPE, engram. Included by vector_avx2.c and vector_avx512.c.
+ * Products and sums that the reference rounds one by one are rounded one by one here too (no fma), so those ops agree bit for bit. */
 #ifndef DI_BACKEND_CPU_VECTOR_DENSE_H
 #define DI_BACKEND_CPU_VECTOR_DENSE_H
 
@@ -194,9 +194,10 @@ static void vec_hc_mean(struct di_backend *be, const struct di_op_hc_mean *d)
     vec_rows(be, d->m, 4 * (int64_t)d->d * (d->streams + 1), hc_mean_rows, d);
 }
 
-/* HCMIX for 4 streams: [m, 4d] x [24, 4d]^T in fp32, 2 * 96 d FLOP a row against 96 d * 4 bytes of weights (2 MB at full size). One row reads
- * the weights once from memory. More rows go through blocks of MIX_K columns: 8 rows (32 KB) and 3 weight rows (12 KB) at a time from L1, all
- * weight rows of the block (96 KB) from L2. Each (row, output) keeps one 16-lane sum over ascending columns, whatever the blocks. */
+/* HCMIX for 4 streams: [m, 4d] x [24, 4d]^T in fp32, 2 * 96 d FLOP a row against 96 d * 4 bytes of weights (2 MB at full size).
+ * One row reads the weights once from memory. More rows go through blocks of MIX_K columns: 8 rows (32 KB) and 3 weight rows (12 KB)
+ * at a time from L1, all weight rows of the block (96 KB) from L2. Each (row, output) keeps one 16-lane sum over ascending columns,
+ * whatever the blocks. */
 #define MIX_K 1024
 #define MIX_OUT 3
 
@@ -350,7 +351,7 @@ static void vec_hc_mix(struct di_backend *be, const struct di_op_hc_mix *d)
     bool fork = flop > VEC_FORK_FLOP;
     int threads = fork ? cpu->threads : 1;
     int64_t group = (int64_t)vec_up((d->m + threads - 1) / threads, 8); /* rows of a thread */
-    if (d->m < 4 * threads) {                                            /* few rows: divide the outputs instead */
+    if (d->m < 4 * threads) {                                           /* few rows: divide the outputs instead */
         group = d->m;
         j.parts = threads < 24 / MIX_OUT ? threads : 24 / MIX_OUT;
     }
@@ -360,8 +361,8 @@ static void vec_hc_mix(struct di_backend *be, const struct di_op_hc_mix *d)
 
 /* ---------------------------------------------------------------- Q8 values */
 
-/* A format with few bits: nearest value, ties to even. Magnitudes of at least `normal` keep 23 - cut mantissa bits; below, the step is constant
- * and equals the last bit of `magic`. */
+/* A format with few bits: nearest value, ties to even. Magnitudes of at least `normal` keep 23 - cut mantissa bits; below, the step is
+ * constant and equals the last bit of `magic`. */
 struct mini_format {
     int cut;
     float normal, magic, most;

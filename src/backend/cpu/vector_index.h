@@ -1,12 +1,12 @@
 /* Indexer scores and the two-level top-k (spec/model.md §5.7).
  *
- * Scores: keys and queries are Q4e, so twice their values are integers of at most 12; a block of 32 channels is an exact integer product,
- * scaled by two powers of two; the blocks of a head are added in fp32 in order, then max(0, .) times w, heads in order. 32 keys at a time,
- * lanes = keys. The integer product is u8 * s8 with 12 added to the keys (u8) and 12 * sum(q) taken off. Per key at full size (32 heads,
- * 128 channels): 68 bytes, 4096 products, 64 of them an instruction.
+ * Scores: keys and queries are Q4e, so twice their values are integers of at most 12; a block of 32 channels is an exact integer
+ * product, scaled by two powers of two; the blocks of a head are added in fp32 in order, then max(0, .) times w, heads in order. 32 keys
+ * at a time, lanes = keys. The product is u8 * s8: 12 is added to the keys, 12 * sum(q) taken off. Per key at full size (32 heads, 128
+ * channels): 68 bytes, 4096 products, 64 of them an instruction.
  *
- * Selection: one pass, no array of scores. The order (score descending, index ascending) is total, so the best k are the same set however the
- * keys are divided: each part keeps its own best k, and the parts' lists are reduced once more. */
+ * Selection: one pass, no array of scores. The order (score descending, index ascending) is total, so the best k are the same set
+ * however the keys are divided: each part keeps its own best k, and the parts' lists are reduced once more. */
 #ifndef DI_BACKEND_CPU_VECTOR_INDEX_H
 #define DI_BACKEND_CPU_VECTOR_INDEX_H
 
@@ -95,16 +95,12 @@ static void topk_reset(struct topk *t)
 struct index_pool {
     const int32_t *block; /* candidate blocks, or NULL */
     int32_t size;         /* of a block */
-    int32_t count;        /* numbers; the last block may be cut by the visible end */
+    int32_t visible, count;
 };
-static int32_t pool_id(const struct index_pool *p, int32_t i)
+static struct index_pool row_pool(const struct di_op_index_select *d, int row)
 {
-    return p->block ? p->block[i / p->size] * p->size + i % p->size : i;
-}
-
-static struct index_pool row_pool(const struct di_op_index_select *d, int row, int32_t visible)
-{
-    struct index_pool p = {NULL, d->cand_block_size, visible};
+    int32_t visible = (d->rows->pos[row] + 1) / d->kv->layout->ratio[d->src];
+    struct index_pool p = {NULL, d->cand_block_size, visible, visible};
     if (d->mode == DI_CAND_FILTER) {
         int32_t n = d->cand_n[row];
         p.block = d->cand + (int64_t)row * d->cand_blocks;
@@ -112,6 +108,29 @@ static struct index_pool row_pool(const struct di_op_index_select *d, int row, i
         p.count = n > 0 ? (n - 1) * p.size + (last < p.size ? last : p.size) : 0;
     }
     return p;
+}
+
+/* Walks a pool in runs of neighbours without dividing for every key. */
+struct pool_walk {
+    const struct index_pool *pool;
+    const int32_t *block; /* next one */
+    int32_t id, end;      /* rest of the present run */
+};
+static struct pool_walk walk_from(const struct index_pool *pool, int64_t number)
+{
+    if (!pool->block)
+        return (struct pool_walk){pool, NULL, (int32_t)number, INT32_MAX};
+    const int32_t *block = pool->block + number / pool->size;
+    int32_t first = number < pool->count ? *block * pool->size : 0;
+    return (struct pool_walk){pool, block + 1, first + (int32_t)(number % pool->size), first + pool->size};
+}
+static int32_t walk_next(struct pool_walk *w)
+{
+    if (w->id == w->end) {
+        w->id = *w->block++ * w->pool->size;
+        w->end = w->id + w->pool->size;
+    }
+    return w->id++;
 }
 
 /* The query as integers. Its values are Q4e values already, and Q4e of them gives the same values. */
@@ -166,12 +185,23 @@ static void decode_block(const uint8_t *const *key, int at, uint8_t *out)
 
 static void decode_keys(const uint8_t *const key[TILE_KEYS], int d, struct index_work *w)
 {
-    for (int half = 0; half < TILE_KEYS; half += 16)
-        for (int b = 0; b < d / 32; b++) {
+    int blocks = d / 32;
+    for (int half = 0; half < TILE_KEYS; half += 16) {
+        for (int b = 0; b < blocks; b++)
             decode_block(key + half, 16 * b, w->codes + (size_t)b * 8 * TILE_KEYS * 4 + 4 * half);
-            for (int k = half; k < half + 16; k++)
-                w->key_scale[b * TILE_KEYS + k] = di_f32_from_bits((uint32_t)key[k][d / 2 + b] << 23);
+        for (int b = 0; b < blocks; b += 4) { /* up to four E8M0 bytes of each key -> fp32 */
+            int n = blocks - b < 4 ? blocks - b : 4;
+            uint32_t word[16] = {0};
+            for (int k = 0; k < 16; k++)
+                if (n == 4)
+                    memcpy(&word[k], key[half + k] + d / 2 + b, 4);
+                else
+                    memcpy(&word[k], key[half + k] + d / 2 + b, (size_t)n);
+            vi v = vi_load(word);
+            for (int i = 0; i < n; i++, v = vi_srl(v, 8))
+                vf_store(w->key_scale + (b + i) * TILE_KEYS + half, vi_as_f32(vi_sll(vi_and(v, vi_set1(255)), 23)));
         }
+    }
 }
 
 #ifdef __AVX512F__
@@ -229,56 +259,82 @@ struct index_job {
     int row; /* of the row that all threads share */
 };
 
-static int32_t visible_groups(const struct di_op_index_select *d, int row)
-{
-    return (d->rows->pos[row] + 1) / d->kv->layout->ratio[d->src];
-}
-
-/* Push the n scored keys of a tile, and the maxima of the candidate blocks that they complete. Parts begin at a block's first key. */
-static void push_tile(const struct di_op_index_select *d, const int32_t *id, int n, const float *score, int32_t visible, struct index_work *w,
-                      float *block_top)
+/* Push the n scored keys of a tile. */
+static void push_tile(struct topk *t, const int32_t *id, int n, const float *score)
 {
     for (int half = 0; half < n; half += 16) {
         int32_t key[16];
         vi v = order_keys(vf_load(score + half));
-        uint32_t better = vm_bits(vi_gt(v, vi_set1(w->sel.bound))) & (n - half < 16 ? (1u << (n - half)) - 1 : 0xFFFF);
+        uint32_t better = vm_bits(vi_gt(v, vi_set1(t->bound))) & (n - half < 16 ? (1u << (n - half)) - 1 : 0xFFFF);
         vi_store(key, v);
         for (; better; better &= better - 1) {
             int k = __builtin_ctz(better);
-            topk_push(&w->sel, key[k], id[half + k]);
-        }
-    }
-    for (int k = 0; d->mode == DI_CAND_PRODUCE && k < n; k++) {
-        *block_top = score[k] > *block_top ? score[k] : *block_top;
-        bool newest = id[k] / d->cand_block_size == (visible - 1) / d->cand_block_size;
-        if ((id[k] + 1) % d->cand_block_size == 0 || id[k] + 1 == visible) {
-            topk_push(&w->cand, newest ? order_key(INFINITY) : order_key(*block_top), id[k] / d->cand_block_size);
-            *block_top = -INFINITY;
+            topk_push(t, key[k], id[half + k]);
         }
     }
 }
 
-/* Score numbers [from, to) of the row's pool. */
+/* Maxima of candidate blocks. A part begins at a block's first key; its keys are neighbours. */
+struct block_walk {
+    int32_t block, left; /* present block and how many of its keys are to come */
+    float top;
+};
+static void push_blocks(struct topk *t, struct block_walk *b, const struct index_pool *pool, int n, bool last, const float *score)
+{
+    for (int k = 0; k < n; k++) {
+        b->top = score[k] > b->top ? score[k] : b->top;
+        if (--b->left > 0 && !(last && k == n - 1))
+            continue;
+        bool newest = b->block == (pool->visible - 1) / pool->size;
+        topk_push(t, order_key(newest ? INFINITY : b->top), b->block);
+        *b = (struct block_walk){b->block + 1, pool->size, -INFINITY};
+    }
+}
+
+struct key_tile {
+    int n;
+    int32_t id[TILE_KEYS];
+    const uint8_t *key[TILE_KEYS];
+};
+/* The next n keys of a walk; they are wanted a tile later. */
+static void next_tile(const struct di_op_index_select *d, int slot, struct pool_walk *walk, int64_t n, struct key_tile *t)
+{
+    int32_t per_block = DI_BLOCK_TOKENS / d->kv->layout->ratio[d->src];
+    t->n = n < TILE_KEYS ? (int)n : TILE_KEYS;
+    for (int k = 0; k < t->n; k++) {
+        t->id[k] = walk_next(walk);
+        bool near = k > 0 && t->id[k] == t->id[k - 1] + 1 && (t->id[k] & (per_block - 1)) != 0; /* 64 or 32 rows in a block */
+        t->key[k] = near ? t->key[k - 1] + d->kv->layout->key_row_bytes : di_kv_key_row(d->kv, slot, d->src, t->id[k]);
+        _mm_prefetch((const char *)t->key[k], _MM_HINT_T0);
+        _mm_prefetch((const char *)t->key[k] + 64, _MM_HINT_T0);
+    }
+    for (int k = t->n; k > 0 && k < TILE_KEYS; k++) /* a short tile repeats its last key */
+        t->key[k] = t->key[k - 1];
+}
+
+/* Score numbers [begin, end) of the row's pool. */
 static void score_pool(const struct di_op_index_select *d, int row, const struct index_pool *pool, di_range part, struct index_work *w)
 {
-    int32_t id[TILE_KEYS], visible = visible_groups(d, row);
     int slot = d->rows->chunks[d->rows->chunk[row]].slot;
-    const uint8_t *key[TILE_KEYS];
-    float score[TILE_KEYS], block_top = -INFINITY;
+    float score[TILE_KEYS];
+    struct key_tile tiles[2];
+    struct pool_walk walk = walk_from(pool, part.begin);
+    struct block_walk block = {pool->size ? (int32_t)(part.begin / pool->size) : 0, pool->size, -INFINITY};
     topk_reset(&w->sel);
     topk_reset(&w->cand);
-    for (int64_t i = part.begin; i < part.end; i += TILE_KEYS) {
-        int n = part.end - i < TILE_KEYS ? (int)(part.end - i) : TILE_KEYS;
-        for (int k = 0; k < TILE_KEYS; k++) { /* a short tile repeats its last key */
-            id[k] = pool_id(pool, (int32_t)(i + (k < n ? k : n - 1)));
-            key[k] = di_kv_key_row(d->kv, slot, d->src, id[k]);
-        }
-        decode_keys(key, d->d, w);
+    next_tile(d, slot, &walk, part.end - part.begin, &tiles[0]);
+    for (int64_t i = part.begin, turn = 0; i < part.end; i += TILE_KEYS, turn ^= 1) {
+        const struct key_tile *t = &tiles[turn];
+        if (i + TILE_KEYS < part.end)
+            next_tile(d, slot, &walk, part.end - i - TILE_KEYS, &tiles[turn ^ 1]);
+        decode_keys(t->key, d->d, w);
         score_keys(w, d->d, score);
-        for (int k = 0; d->scores && k < n; k++)
-            if (id[k] < d->scores_ld)
-                d->scores[row * d->scores_ld + id[k]] = score[k];
-        push_tile(d, id, n, score, visible, w, &block_top);
+        for (int k = 0; d->scores && k < t->n; k++)
+            if (t->id[k] < d->scores_ld)
+                d->scores[row * d->scores_ld + t->id[k]] = score[k];
+        push_tile(&w->sel, t->id, t->n, score);
+        if (d->mode == DI_CAND_PRODUCE)
+            push_blocks(&w->cand, &block, pool, t->n, i + t->n == part.end, score);
     }
     topk_reduce(&w->sel);
     topk_reduce(&w->cand);
@@ -287,14 +343,15 @@ static void score_pool(const struct di_op_index_select *d, int row, const struct
 /* Everything that needs no scores: how many keys compete, and the lists where all are taken. False: nothing is left to do. */
 static bool begin_row(const struct di_op_index_select *d, int row, struct index_pool *pool)
 {
-    int32_t visible = visible_groups(d, row), blocks = (visible + d->cand_block_size - 1) / (d->cand_block_size ? d->cand_block_size : 1);
-    *pool = row_pool(d, row, visible);
+    *pool = row_pool(d, row);
+    int32_t blocks = pool->size ? (pool->visible + pool->size - 1) / pool->size : 0;
     bool produce = d->mode == DI_CAND_PRODUCE, choose = pool->count > d->topk || (produce && blocks > d->cand_blocks);
     for (int64_t j = 0; d->scores && j < d->scores_ld; j++)
         d->scores[row * d->scores_ld + j] = -1e30f;
     if (!choose) {
+        struct pool_walk walk = walk_from(pool, 0);
         for (int32_t i = 0; i < pool->count; i++)
-            d->sel[(int64_t)row * d->topk + i] = pool_id(pool, i);
+            d->sel[(int64_t)row * d->topk + i] = walk_next(&walk);
         d->sel_n[row] = pool->count;
         for (int32_t b = 0; produce && b < blocks; b++)
             d->cand[(int64_t)row * d->cand_blocks + b] = b;
@@ -338,7 +395,7 @@ static void index_select_part(void *ctx, int thread, int n_threads)
     struct vec_arena mine = vec_thread(j->cpu, thread), shared = vec_shared(j->cpu);
     struct index_work w = index_take(&mine, d->heads, d->d, d->topk, d->cand_blocks);
     struct index_merge g = index_merge_take(&shared, d->topk, d->cand_blocks, j->cpu->threads);
-    struct index_pool pool = row_pool(d, j->row, visible_groups(d, j->row));
+    struct index_pool pool = row_pool(d, j->row);
     int64_t grain = d->mode == DI_CAND_PRODUCE ? (int64_t)TILE_KEYS * d->cand_block_size : TILE_KEYS;
     load_query(d, j->row, &w);
     score_pool(d, j->row, &pool, di_split(pool.count, grain, thread, n_threads), &w);
@@ -367,11 +424,11 @@ static void vec_index_select(struct di_backend *be, const struct di_op_index_sel
     struct index_job j = {cpu, d, 0};
     int64_t flop_of_key = 2 * (int64_t)d->heads * d->d / 4; /* an integer product costs a quarter */
     if (d->m >= 2 * cpu->threads || cpu->threads == 1) {
-        vec_rows(be, d->m, flop_of_key * visible_groups(d, d->m - 1), index_select_rows, d);
+        vec_rows(be, d->m, flop_of_key * row_pool(d, d->m - 1).count, index_select_rows, d);
         return;
     }
     for (int i = 0; i < d->m; i++) {
-        struct index_pool pool = row_pool(d, i, visible_groups(d, i));
+        struct index_pool pool = row_pool(d, i);
         if (pool.count * flop_of_key < 10 * VEC_FORK_FLOP) {
             index_select_rows(cpu, d, 0, (di_range){i, i + 1});
         } else if (begin_row(d, i, &pool)) {

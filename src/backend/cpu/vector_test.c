@@ -1,5 +1,5 @@
-/* Every fast non-matrix op of every usable instruction set against the reference, over edge shapes; and bit for bit against itself: any number
- * of threads, whole chunks against single rows, one instruction set against the other. */
+/* Every fast non-matrix op of every usable instruction set against the reference, over edge shapes; and bit for bit against itself: any
+ * number of threads, whole chunks against single rows, one instruction set against the other. */
 #include "backend/cpu/cpu.h"
 #include "base/mem.h"
 #include "checkpoint/formats.h"
@@ -143,25 +143,25 @@ static void same(const char *what, const void *ref, const void *got, size_t byte
 
 /* Run `call` on every back end with a fresh `out` (a copy of `init`, or junk): fast ones must agree with each other bit for bit; `check`
  * compares the first of them with the reference. */
-#define FOR_ALL(type, out, init, bytes, call, check)                  \
-    do {                                                              \
-        type *first_ = NULL, *ref = NULL;                             \
-        for (int b_ = 0; b_ < n_backends; b_++) {                     \
-            struct di_backend *be = backends[b_];                     \
-            type *out = alloc_from(init, bytes);                      \
-            call;                                                     \
-            if (b_ == 0) {                                            \
-                ref = out;                                            \
-            } else if (b_ == 1) {                                     \
-                first_ = out;                                         \
-                check;                                                \
-            } else {                                                  \
-                same(#call, first_, out, bytes);                      \
-                di_free_aligned(out);                                 \
-            }                                                         \
-        }                                                             \
-        di_free_aligned(ref);                                         \
-        di_free_aligned(first_);                                      \
+#define FOR_ALL(type, out, init, bytes, call, check) \
+    do {                                             \
+        type *first_ = NULL, *ref = NULL;            \
+        for (int b_ = 0; b_ < n_backends; b_++) {    \
+            struct di_backend *be = backends[b_];    \
+            type *out = alloc_from(init, bytes);     \
+            call;                                    \
+            if (b_ == 0) {                           \
+                ref = out;                           \
+            } else if (b_ == 1) {                    \
+                first_ = out;                        \
+                check;                               \
+            } else {                                 \
+                same(#call, first_, out, bytes);     \
+                di_free_aligned(out);                \
+            }                                        \
+        }                                            \
+        di_free_aligned(ref);                        \
+        di_free_aligned(first_);                     \
     } while (0)
 #define NOTHING NULL
 
@@ -169,26 +169,29 @@ static void same(const char *what, const void *ref, const void *got, size_t byte
 
 static const int widths[] = {32, 64, 96, 128, 512, 5120};
 static const int counts[] = {1, 2, 3, 7, 9, 64, 77};
-#define EACH(i, list) (size_t i = 0; i < sizeof(list) / sizeof *(list); i++)
+#define COUNT(list) (sizeof(list) / sizeof *(list))
 
 static void test_norm_and_embed(void **state)
 {
     (void)state;
     open_backends(&small);
-    for EACH(k, widths)
-        for EACH(c, counts) {
+    for (size_t k = 0; k < COUNT(widths); k++)
+        for (size_t c = 0; c < COUNT(counts); c++) {
             int d = widths[k], m = counts[c];
             size_t n = (size_t)m * (size_t)d;
             float *x = alloc(4 * n);
             uint8_t *w = bf16_weights((size_t)d * 64, 1);
             fill_bf16(x, n, c % 2 ? 1e-12f : 8);
-            FOR_ALL(float, y, NOTHING, 4 * n, be->ops->rmsnorm(be, &(struct di_op_rmsnorm){m, d, 1e-20f, x, w, y}), near_bf16("rmsnorm", ref, y, n, 1, 0));
-            FOR_ALL(float, y, x, 4 * n, be->ops->rmsnorm(be, &(struct di_op_rmsnorm){m, d, 1e-20f, y, w, y}), near_bf16("in place", ref, y, n, 1, 0));
+            FOR_ALL(float, y, NOTHING, 4 * n, be->ops->rmsnorm(be, &(struct di_op_rmsnorm){m, d, 1e-20f, x, w, y}),
+                    near_bf16("rmsnorm", ref, y, n, 1, 0));
+            FOR_ALL(float, y, x, 4 * n, be->ops->rmsnorm(be, &(struct di_op_rmsnorm){m, d, 1e-20f, y, w, y}),
+                    near_bf16("in place", ref, y, n, 1, 0));
             int32_t ids[MAX_ROWS];
             for (int i = 0; i < m; i++)
                 ids[i] = (int32_t)(rnd() % 64);
             float pre[MAX_ROWS * 4];
-            FOR_ALL(float, y, NOTHING, 16 * n, be->ops->embed(be, &(struct di_op_embed){m, 4, d, ids, w, y, pre}), same("embed", ref, y, 16 * n));
+            FOR_ALL(float, y, NOTHING, 16 * n, be->ops->embed(be, &(struct di_op_embed){m, 4, d, ids, w, y, pre}),
+                    same("embed", ref, y, 16 * n));
             for (int i = 0; i < 4 * m; i++)
                 assert_true(pre[i] == (i % 4 == 0));
             FOR_ALL(float, y, x, 4 * n, be->ops->scale(be, &(struct di_op_scale){(int64_t)n - 5, 0.3f, y}), same("scale", ref, y, 4 * n));
@@ -221,7 +224,7 @@ static void test_rope(void **state)
     (void)state;
     open_backends(&small);
     static const int shapes[][3] = {{1, 32, 16}, {2, 64, 32}, {64, 512, 32}, {4, 128, 16}, {3, 96, 8}};
-    for EACH(s, shapes)
+    for (size_t s = 0; s < COUNT(shapes); s++)
         for (int inverse = 0; inverse < 2; inverse++) {
             int heads = shapes[s][0], d = shapes[s][1], half = shapes[s][2], m = 13;
             size_t n = (size_t)(m * heads * d), a = (size_t)(m * half);
@@ -229,7 +232,8 @@ static void test_rope(void **state)
             fill_bf16(x, n, 3);
             fill(cosine, a, 1);
             fill(sine, a, 1);
-            FOR_ALL(float, y, x, 4 * n, be->ops->rope(be, &(struct di_op_rope){m, heads, d, half, inverse, y, cosine, sine}), same("rope", ref, y, 4 * n));
+            FOR_ALL(float, y, x, 4 * n, be->ops->rope(be, &(struct di_op_rope){m, heads, d, half, inverse, y, cosine, sine}),
+                    same("rope", ref, y, 4 * n));
             if (d <= 128)
                 FOR_ALL(float, y, x, 4 * n, be->ops->index_query(be, &(struct di_op_index_query){m, heads, d, half, y, cosine, sine}),
                         same("index_query", ref, y, 4 * n));
@@ -244,8 +248,8 @@ static void test_streams(void **state)
 {
     (void)state;
     open_backends(&small);
-    for EACH(k, widths)
-        for EACH(c, counts) {
+    for (size_t k = 0; k < COUNT(widths); k++)
+        for (size_t c = 0; c < COUNT(counts); c++) {
             int d = widths[k], m = counts[c], s = c == 2 ? 3 : c == 3 ? 8 : 4;
             if (d == 5120 && m > 64)
                 continue;
@@ -256,9 +260,12 @@ static void test_streams(void **state)
             fill_bf16(o, n, 4);
             fill(post, rows * 8, 2);
             fill(comb, rows * 64, 1);
-            FOR_ALL(float, y, x, 4 * n * 8, be->ops->hc_expand(be, &(struct di_op_hc_expand){m, s, d, y, post, comb, o}), same("hc_expand", ref, y, 4 * n * 8));
-            FOR_ALL(float, y, NOTHING, 4 * n, be->ops->hc_norm(be, &(struct di_op_hc_norm){m, s, d, 1e-20f, x, post, w, y}), near_bf16("hc_norm", ref, y, n, 1, 0));
-            FOR_ALL(float, y, NOTHING, 12 * n, be->ops->hc_mean(be, &(struct di_op_hc_mean){m, s, d, x, y + d, 3 * d}), same("hc_mean", ref, y, 12 * n));
+            FOR_ALL(float, y, x, 4 * n * 8, be->ops->hc_expand(be, &(struct di_op_hc_expand){m, s, d, y, post, comb, o}),
+                    same("hc_expand", ref, y, 4 * n * 8));
+            FOR_ALL(float, y, NOTHING, 4 * n, be->ops->hc_norm(be, &(struct di_op_hc_norm){m, s, d, 1e-20f, x, post, w, y}),
+                    near_bf16("hc_norm", ref, y, n, 1, 0));
+            FOR_ALL(float, y, NOTHING, 12 * n, be->ops->hc_mean(be, &(struct di_op_hc_mean){m, s, d, x, y + d, 3 * d}),
+                    same("hc_mean", ref, y, 12 * n));
             di_free_aligned(x);
             di_free_aligned(o);
             di_free_aligned(post);
@@ -279,8 +286,8 @@ static void test_hc_mix(void **state)
 {
     (void)state;
     open_backends(&small);
-    for EACH(k, widths)
-        for EACH(c, counts) {
+    for (size_t k = 0; k < COUNT(widths); k++)
+        for (size_t c = 0; c < COUNT(counts); c++) {
             int d = widths[k], m = counts[c];
             size_t width = 4 * (size_t)d, bytes = 4 * MIX_RESULTS * (size_t)m;
             float *x = alloc(4 * width * (size_t)m), *fn = alloc(4 * 24 * width), base[24], one[MIX_RESULTS];
@@ -302,7 +309,8 @@ static void test_hc_mix(void **state)
     close_backends();
 }
 
-/* With weights 0 and no epsilon, pre is sigmoid(base): e^x seen through 1 / (1 + e^-x), which adds at most 2 ulp; and the check vector of §5.2. */
+/* With weights 0 and no epsilon, pre is sigmoid(base): e^x seen through 1 / (1 + e^-x), which adds at most 2 ulp. Then the check vector
+ * of spec §5.2. */
 static void test_sigmoid_and_sinkhorn(void **state)
 {
     (void)state;
@@ -326,7 +334,8 @@ static void test_sigmoid_and_sinkhorn(void **state)
         mix(be, 1, 32, x, fn, base, 0, out);
         assert_true(out[0] == 1 && out[1] == 0 && isnan(out[2]) && out[3] < 1e-38f);
 
-        static const float pre[4] = {0.2994339f, 0.3893618f, 0.3543447f, 0.4501670f}, row0[4] = {0.2249784f, 0.2932059f, 0.2568364f, 0.2249783f};
+        static const float pre[4] = {0.2994339f, 0.3893618f, 0.3543447f, 0.4501670f},
+                           row0[4] = {0.2249784f, 0.2932059f, 0.2568364f, 0.2249783f};
         for (int i = 0; i < 128; i++)
             x[i] = 1;
         for (int i = 0; i < 24; i++) {
@@ -348,7 +357,7 @@ static void test_engram(void **state)
     (void)state;
     open_backends(&small);
     static const int shapes[][2] = {{3, 32}, {24, 256}, {6, 64}};
-    for EACH(s, shapes) {
+    for (size_t s = 0; s < COUNT(shapes); s++) {
         int cols = shapes[s][0], hd = shapes[s][1], m = 11;
         size_t n = (size_t)(m * cols * hd), table_bytes = 1000 * (size_t)hd;
         uint8_t *table = alloc(table_bytes), *scale = alloc(table_bytes / 32);
@@ -365,7 +374,7 @@ static void test_engram(void **state)
         di_free_aligned(scale);
         di_free_aligned(idx);
     }
-    for EACH(k, widths) {
+    for (size_t k = 0; k < COUNT(widths); k++) {
         int d = widths[k], m = 9;
         size_t n = (size_t)(m * d);
         float *x = alloc(16 * n), *kv = alloc(20 * n), *qk = alloc(16 * (size_t)d);
@@ -395,10 +404,18 @@ struct world {
     size_t blocks_bytes;
 };
 
-/* Rings, tails, and the compressed rows and keys of `context` tokens of every slot, random, in shuffled blocks. */
-static void world_create(struct world *w, const struct di_kv_layout *l, int context, float key_size)
+static void fill_bytes(uint8_t *p, size_t n, unsigned least, unsigned range)
+{
+    for (size_t i = 0; i < n; i++)
+        p[i] = (uint8_t)(least + rnd() % range);
+}
+
+/* Rings, tails, and the compressed rows and keys of `context` tokens of every slot, in shuffled blocks: any codes, scales of moderate size;
+ * keys of about 2^key_exponent. */
+static void world_create(struct world *w, const struct di_kv_layout *l, int context, int key_exponent)
 {
     int per_slot = (context + DI_BLOCK_TOKENS - 1) / DI_BLOCK_TOKENS, n = per_slot * SLOTS;
+    size_t d = (size_t)l->d, di = (size_t)l->di;
     w->page_store = alloc(4 * (size_t)n);
     for (int i = 0; i < n; i++)
         w->page_store[i] = (int32_t)((int64_t)i * 7919 % n); /* a permutation: 7919 is a prime that does not divide n */
@@ -413,15 +430,16 @@ static void world_create(struct world *w, const struct di_kv_layout *l, int cont
         fill(w->tail[s], l->tail_bytes / 4, 2);
         for (int layer = 0; layer < l->ring_layers; layer++)
             for (int p = 0; p < DI_RING_ROWS; p++) {
-                fill_bf16(x, (size_t)l->d, 2);
-                di_q8_pack(x, (size_t)l->d, di_kv_window_row(&w->kv, s, layer, p));
+                fill_bf16(x, d, 2);
+                di_q8_pack(x, d, di_kv_window_row(&w->kv, s, layer, p));
             }
         for (int src = 0; src < l->n_sources; src++)
             for (int j = 0; j < per_slot * DI_BLOCK_TOKENS / l->ratio[src]; j++) {
-                fill_bf16(x, (size_t)l->d, 2);
-                di_q4s_pack(x, (size_t)l->d, di_kv_comp_row(&w->kv, s, src, j));
-                fill_bf16(x, (size_t)l->di, key_size);
-                di_q4e_pack(x, (size_t)l->di, di_kv_key_row(&w->kv, s, src, j));
+                uint8_t *comp = di_kv_comp_row(&w->kv, s, src, j), *key = di_kv_key_row(&w->kv, s, src, j);
+                fill_bytes(comp, d / 2, 0, 256);
+                fill_bytes(comp + d / 2, d / 16, 1, 0x38); /* E4M3 up to 1, subnormals too */
+                fill_bytes(key, di / 2, 0, 256);
+                fill_bytes(key + di / 2, di / 32, (unsigned)(124 + key_exponent), 4);
             }
     }
 }
@@ -469,21 +487,22 @@ static void step_single(struct step *one, const struct step *t, int row)
     one->chunk[0] = 0;
 }
 
-static const int steps[][SLOTS][2] = {{{0, 1}, {1, 1}, {2, 3}}, {{0, 20}, {127, 3}, {128, 2}}, {{7, 30}, {144, 5}, {300, 31}}, {{1001, 2}, {143, 1}, {2047, 40}}};
+static const int steps[][SLOTS][2] = {
+    {{0, 1}, {1, 1}, {2, 3}}, {{0, 20}, {127, 3}, {128, 2}}, {{7, 30}, {144, 5}, {300, 31}}, {{1001, 2}, {143, 1}, {2047, 40}}};
 
 static void test_stores(void **state)
 {
     (void)state;
     static const struct shape *const shapes[] = {&small, &nano, &odd, &full};
-    for EACH(s, shapes)
-        for EACH(t, steps)
+    for (size_t s = 0; s < COUNT(shapes); s++)
+        for (size_t t = 0; t < COUNT(steps); t++)
             for (int src = 0; src < 2; src++) {
                 open_backends(shapes[s]);
                 struct world w;
                 struct step step;
                 const struct di_kv_layout *l = &backends[0]->layout;
                 int d = l->d, di = l->di, half = d / 4 > 32 ? 32 : d / 8 * 2, m;
-                world_create(&w, l, 2176, 1);
+                world_create(&w, l, 2176, 0);
                 step_make(&step, steps[t], SLOTS, l->ratio[src]);
                 m = step.rows.m;
                 size_t n = (size_t)(m * d), a = (size_t)(m * half);
@@ -494,17 +513,24 @@ static void test_stores(void **state)
                 fill_integers(x, n);
                 size_t row_bytes = (size_t)m * l->window_row_bytes;
                 FOR_ALL(uint8_t, y, NOTHING, row_bytes,
-                        be->ops->window_store(be, &(struct di_op_window_store){m, d, half, 1e-20f, x, wt, cosine, sine, y}), same("window_store", ref, y, row_bytes));
-                FOR_ALL(uint8_t, y, w.kv.blocks, w.blocks_bytes, {
-                    struct di_kv kv = w.kv;
-                    kv.blocks = y;
-                    be->ops->key_store(be, &(struct di_op_key_store){step.n_closed, di, half < di / 2 ? half : di / 2, step.closed, &step.rows, &kv, src, 1e-20f, x, wt, cosine, sine});
-                    be->ops->comp_store(be, &(struct di_op_comp_store){step.n_closed, d, half, step.closed, &step.rows, &kv, src, x, cosine, sine});
-                }, same("key_store and comp_store", ref, y, w.blocks_bytes));
+                        be->ops->window_store(be, &(struct di_op_window_store){m, d, half, 1e-20f, x, wt, cosine, sine, y}),
+                        same("window_store", ref, y, row_bytes));
+                FOR_ALL(
+                    uint8_t, y, w.kv.blocks, w.blocks_bytes,
+                    {
+                        struct di_kv kv = w.kv;
+                        kv.blocks = y;
+                        be->ops->key_store(be, &(struct di_op_key_store){step.n_closed, di, half < di / 2 ? half : di / 2, step.closed,
+                                                                         &step.rows, &kv, src, 1e-20f, x, wt, cosine, sine});
+                        be->ops->comp_store(
+                            be, &(struct di_op_comp_store){step.n_closed, d, half, step.closed, &step.rows, &kv, src, x, cosine, sine});
+                    },
+                    same("key_store and comp_store", ref, y, w.blocks_bytes));
                 fill(x, n, 3);
                 fill(gate, n, t % 2 ? 3 : 90);
                 FOR_ALL(float, y, NOTHING, 4 * n,
-                        be->ops->compress(be, &(struct di_op_compress){step.n_closed, step.closed, &step.rows, &w.kv, src, d, 1e-20f, x, x, gate, wt, y}),
+                        be->ops->compress(
+                            be, &(struct di_op_compress){step.n_closed, step.closed, &step.rows, &w.kv, src, d, 1e-20f, x, x, gate, wt, y}),
                         near_bf16("compress", ref, y, (size_t)(step.n_closed * d), 2, 0));
                 di_free_aligned(x);
                 di_free_aligned(gate);
@@ -532,17 +558,17 @@ static void test_attention(void **state)
 {
     (void)state;
     static const struct shape *const shapes[] = {&small, &nano, &odd, &full};
-    for EACH(s, shapes)
-        for EACH(t, steps)
+    for (size_t s = 0; s < COUNT(shapes); s++)
+        for (size_t t = 0; t < COUNT(steps); t++)
             for (int src = -1; src < 2; src++) {
                 open_backends(shapes[s]);
                 struct world w;
                 struct step step;
                 const struct di_kv_layout *l = &backends[0]->layout;
                 int d = l->d, heads = config.num_attention_heads, topk = config.index_topk, m;
-                world_create(&w, l, 2176, 1);
+                world_create(&w, l, 2176, 0);
                 step_make(&step, steps[t], SLOTS, 1);
-                m = s == 3 ? (t == 3 ? 3 : step.rows.m > 9 ? 9 : step.rows.m) : step.rows.m; /* at full size a few rows tell enough */
+                m = s == 3 ? 3 + (int)t : step.rows.m; /* at full size a few rows tell enough */
                 size_t n = (size_t)(m * heads * d);
                 float *q = alloc(4 * n), *x = alloc(4 * (size_t)d), sink[64];
                 uint8_t *rows = alloc((size_t)step.rows.m * l->window_row_bytes);
@@ -563,14 +589,19 @@ static void test_attention(void **state)
                 }
                 step.rows.window_floor = s != 3 && t == 1 ? floor : NULL;
                 step.rows.m = m;
-                struct di_op_attention op = {m, heads, d, config.sliding_window, 1, src, 1.0f / sqrtf((float)d), &step.rows, &w.kv, rows, sel, sel_n, topk, q, sink, NULL};
-                FOR_ALL(float, y, NOTHING, 4 * n, {
-                    op.o = y;
-                    be->ops->attention(be, &op);
-                }, {
-                    near_bf16("attention", ref, y, n, 1, 1e-5f);
-                    attend_rows_alone(&op, &step, &w, y);
-                });
+                struct di_op_attention op = {
+                    m, heads, d,   config.sliding_window, 1, src, 1.0f / sqrtf((float)d), &step.rows, &w.kv, rows, sel, sel_n, topk,
+                    q, sink,  NULL};
+                FOR_ALL(
+                    float, y, NOTHING, 4 * n,
+                    {
+                        op.o = y;
+                        be->ops->attention(be, &op);
+                    },
+                    {
+                        near_bf16("attention", ref, y, n, 1, 1e-5f);
+                        attend_rows_alone(&op, &step, &w, y);
+                    });
                 di_free_aligned(q);
                 di_free_aligned(x);
                 di_free_aligned(rows);
@@ -704,7 +735,7 @@ static void select_case(const struct shape *s, size_t t, int src, enum di_candid
     struct step step;
     const struct di_kv_layout *l = &backends[0]->layout;
     int d = l->di, heads = s->index_heads, half = d / 4, ld = 2200;
-    world_create(&w, l, 2176, ties ? 1.0f : 3.0f);
+    world_create(&w, l, 2176, ties ? 0 : 2);
     if (ties) /* most keys are zero, all of their scores equal */
         for (int slot = 0; slot < SLOTS; slot++)
             for (int j = 0; j < 2176 / l->ratio[src]; j++)
@@ -725,16 +756,19 @@ static void select_case(const struct shape *s, size_t t, int src, enum di_candid
         int32_t visible = (step.pos[i] + 1) / l->ratio[src], blocks = (visible + s->cand_size - 1) / s->cand_size;
         lists->cand_n[i] = blocks ? subset(blocks, i % 3 ? s->cand_blocks : 3, lists->cand + i * s->cand_blocks) : 0;
     }
-    struct di_op_index_select op = {m, heads, d, s->topk, src, &step.rows, &w.kv, q, wt, lists->sel, lists->sel_n, mode, s->cand_blocks, s->cand_size, lists->cand,
-                                    lists->cand_n, NULL, ld};
-    FOR_ALL(float, y, NOTHING, bytes, {
-        op.scores = y;
-        be->ops->index_select(be, &op);
-    }, {
-        near_f32("index scores", ref, y, (size_t)m * (size_t)ld, 1e-4f, 1e-5f * (float)heads);
-        check_lists(&op, lists);
-        select_again(&op, &step, lists);
-    });
+    struct di_op_index_select op = {m,          heads,        d,    s->topk,        src,          &step.rows,  &w.kv,         q,    wt,
+                                    lists->sel, lists->sel_n, mode, s->cand_blocks, s->cand_size, lists->cand, lists->cand_n, NULL, ld};
+    FOR_ALL(
+        float, y, NOTHING, bytes,
+        {
+            op.scores = y;
+            be->ops->index_select(be, &op);
+        },
+        {
+            near_f32("index scores", ref, y, (size_t)m * (size_t)ld, 1e-4f, 1e-5f * (float)heads);
+            check_lists(&op, lists);
+            select_again(&op, &step, lists);
+        });
     di_free_aligned(q);
     di_free_aligned(wt);
     di_free_aligned(angle);
@@ -746,9 +780,9 @@ static void test_index_select(void **state)
 {
     (void)state;
     static const struct shape *const shapes[] = {&small, &nano, &odd, &full};
-    for EACH(s, shapes) {
+    for (size_t s = 0; s < COUNT(shapes); s++) {
         open_backends(shapes[s]);
-        for EACH(t, steps)
+        for (size_t t = 0; t < COUNT(steps); t++)
             for (int i = 0; i < 12; i++)
                 select_case(shapes[s], t, i & 1, (enum di_candidates)(i / 2 % 3), i >= 6);
         close_backends();
@@ -765,7 +799,7 @@ static void test_long_select(void **state)
     struct world w;
     const struct di_kv_layout *l = &backends[0]->layout;
     int d = s.index_dim, heads = s.index_heads, n = 40000, src = 1;
-    world_create(&w, l, 40960, 1);
+    world_create(&w, l, 40960, 0);
     float x[128], *q = alloc(4 * (size_t)(heads * d)), *wt = alloc(4 * (size_t)heads), *first = NULL;
     for (int j = 0; j < n; j++) { /* rising, then falling, in steps that are shared by neighbours */
         for (int c = 0; c < d; c++)
@@ -782,8 +816,24 @@ static void test_long_select(void **state)
     for (int b = 1; b < n_backends; b++) {
         struct lists *lists = alloc(sizeof *lists);
         float *scores = alloc(4 * (size_t)n);
-        struct di_op_index_select op = {1, heads, d, s.topk, src, &step.rows, &w.kv, q, wt, lists->sel, lists->sel_n, DI_CAND_PRODUCE, s.cand_blocks, s.cand_size,
-                                        lists->cand, lists->cand_n, scores, n};
+        struct di_op_index_select op = {1,
+                                        heads,
+                                        d,
+                                        s.topk,
+                                        src,
+                                        &step.rows,
+                                        &w.kv,
+                                        q,
+                                        wt,
+                                        lists->sel,
+                                        lists->sel_n,
+                                        DI_CAND_PRODUCE,
+                                        s.cand_blocks,
+                                        s.cand_size,
+                                        lists->cand,
+                                        lists->cand_n,
+                                        scores,
+                                        n};
         backends[b]->ops->index_select(backends[b], &op);
         check_lists(&op, lists);
         if (!first)
@@ -804,9 +854,9 @@ static void test_long_select(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_norm_and_embed), cmocka_unit_test(test_quant8),    cmocka_unit_test(test_rope),
-        cmocka_unit_test(test_streams),        cmocka_unit_test(test_hc_mix),    cmocka_unit_test(test_sigmoid_and_sinkhorn),
-        cmocka_unit_test(test_engram),         cmocka_unit_test(test_stores),    cmocka_unit_test(test_attention),
+        cmocka_unit_test(test_norm_and_embed), cmocka_unit_test(test_quant8),      cmocka_unit_test(test_rope),
+        cmocka_unit_test(test_streams),        cmocka_unit_test(test_hc_mix),      cmocka_unit_test(test_sigmoid_and_sinkhorn),
+        cmocka_unit_test(test_engram),         cmocka_unit_test(test_stores),      cmocka_unit_test(test_attention),
         cmocka_unit_test(test_index_select),   cmocka_unit_test(test_long_select),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -5,7 +5,7 @@
 #include "backend/cpu/vec.h"
 
 /* e^x within 2 ulp; below -87.33 (result under 2^-126) exactly 0, above 88.72 infinity; NaN stays NaN.
- * x = n ln2 + r with |r| <= ln2/2; e^r by its Taylor polynomial of degree 7 (remainder 2^-27); 2^n in two factors, so that n = 128 works. */
+ * x = n ln2 + r with |r| <= ln2/2; e^r by its Taylor polynomial of degree 7 (remainder 2^-27); 2^n in two factors: n = 128 works. */
 VEC_INLINE vf vf_exp(vf x)
 {
     const vf least = vf_set1(-87.33654f), most = vf_set1(88.72284f);
