@@ -522,8 +522,10 @@ def thinks(protocol, q):
     return effort != "none"
 
 
-def empty(content):
-    return content in ("", [], [{"type": "text", "text": ""}])
+def lone_prefix(protocol, q):
+    """A prefix as the first message of those that are shown."""
+    return protocol == "chat" and q["messages"][-1].get("prefix") is True and all(
+        x["role"] in ("system", "developer") and x["content"] in ("", [], [{"type": "text", "text": ""}]) for x in q["messages"][:-1])
 
 
 def rename_calls(items):
@@ -553,7 +555,7 @@ def oracle_view(protocol, request):
         for x in q["messages"]:
             if x["role"] == "developer":
                 x["role"] = "system"
-        if q["messages"][-1].get("prefix") and all(x["role"] == "system" and empty(x["content"]) for x in q["messages"][:-1]):
+        if lone_prefix(protocol, q):
             q["messages"].insert(0, {"role": "user", "content": MARK})
     choice = q.get("tool_choice")
     name = choice.get("name") or choice.get("function", {}).get("name") if isinstance(choice, dict) else None
@@ -647,7 +649,10 @@ def live(count, binary, library, model, total, seed):
 
 # ---- damaged requests ----
 
-STRICTER = ("is not base64", "%")
+# What the library reads although it is no such thing: numbers and lists where its reader takes them for words and records. And: a custom
+# tool's output may be missing, a conversation of which nothing is left is rendered, and two namespaces may have the same tool.
+STRICTER = ("must be a string, not a number", "must be an object, not an array", ".output: is missing", "at least one message that is not empty",
+            "tool names must be unique")
 
 
 def nodes(v, path=()):
@@ -694,7 +699,7 @@ def damaged(count, binary, library, total, seed):
     for (protocol, request), o in zip(cases, out):
         sentences.append(("error" not in o or len(o["error"]["message"]) > 10, o))
         prompt = library.render(protocol, request)
-        if prompt is None:
+        if prompt is None or lone_prefix(protocol, request):
             continue
         if "error" in o:
             known = any(s in o["error"]["message"] for s in STRICTER)

@@ -42,15 +42,11 @@ void di_chat_image_write(struct di_buf *b, const struct di_chat_image *image)
     di_buf_addv(b, image->data);
 }
 
-/* Literals such as 1e400 are no JSON numbers to the model, which knows doubles only (§2.8). Integers may have any length. */
 static di_status check_numbers(const struct di_json *v, const struct di_path *at, di_error *err)
 {
-    double x;
     size_t i = 0;
-    if (v->type == DI_JSON_NUMBER && !di_json_double(v, &x))
-        for (; i < v->text.n; i++)
-            if (v->text.p[i] == '.' || v->text.p[i] == 'e' || v->text.p[i] == 'E')
-                return di_path_fail(err, at, "is a number that is too large");
+    if (di_number_overflows(v))
+        return di_path_fail(err, at, "is a number that is too large");
     for (const struct di_json *m = v->child; m; m = m->next, i++) {
         di_status status = check_numbers(m, v->type == DI_JSON_ARRAY ? DI_ITEM(at, i) : DI_MEMBER(at, m->key), err);
         if (status != DI_OK)
@@ -70,9 +66,9 @@ static di_status offer_tools(struct di_build *b)
         any = any || t->offered;
         found = found || named;
     }
-    if (b->only_tool.p && !found)
+    if (b->only_tool.p && c->tools && !found) /* without any tools a choice means nothing */
         return di_path_fail(b->err, DI_FIELD(NULL, "tool_choice"), "names \"%.*s\", which is not among the tools",
-                            (int)(b->only_tool.n > 128 ? 128 : b->only_tool.n), b->only_tool.p);
+                            di_path_shown(b->only_tool), b->only_tool.p);
     c->tools_declared = any;
     c->forced = any && b->forced;
     c->opened = c->forced && b->open_block && !c->thinking;
@@ -174,10 +170,11 @@ di_status di_chat_max_tokens(const struct di_chat *c, int64_t prompt_tokens, int
 {
     int64_t sent = c->sampling.max_tokens, left = context - prompt_tokens;
     if (sent > 0 ? sent > left : left < 0)
-        return di_fail(err, DI_ERR_LIMIT, "messages",
-                       "the maximum context length is %lld tokens, but this request needs %lld: %lld for its prompt and %lld for the answer",
-                       (long long)context, (long long)(prompt_tokens + (sent > 0 ? sent : 0)), (long long)prompt_tokens,
-                       (long long)(sent > 0 ? sent : 0));
+        return di_fail(
+            err, DI_ERR_LIMIT, "messages",
+            "the maximum context length is %lld tokens, but this request needs %lld: %lld for its prompt and %lld for the answer",
+            (long long)context, (long long)(prompt_tokens + (sent > 0 ? sent : 0)), (long long)prompt_tokens,
+            (long long)(sent > 0 ? sent : 0));
     int64_t standard = !c->thinking ? 8192 : c->effort >= 100 ? 131072 : 65536;
     *out = sent > 0 ? sent : standard < left ? standard : left > 1 ? left : 1;
     return DI_OK;

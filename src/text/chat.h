@@ -16,10 +16,10 @@ enum di_protocol { DI_PROTOCOL_CHAT, DI_PROTOCOL_RESPONSES, DI_PROTOCOL_MESSAGES
 /* "chat", "responses", "messages". */
 bool di_protocol_from_name(struct di_str name, enum di_protocol *out);
 
-enum di_reasoning_history { /* which earlier reasoning is shown (§2.5) */
-    DI_REASONING_AUTO,  /* all of it if a tool block is shown, else none */
-    DI_REASONING_KEEP,  /* all that the client sent */
-    DI_REASONING_DROP,
+enum di_reasoning_history {                    /* which earlier reasoning is shown (§2.5) */
+                            DI_REASONING_AUTO, /* all of it if a tool block is shown, else none */
+                            DI_REASONING_KEEP, /* all that the client sent */
+                            DI_REASONING_DROP,
 };
 
 struct di_effort {
@@ -28,14 +28,14 @@ struct di_effort {
 };
 
 struct di_chat_options {
-    bool thinking;       /* when the request does not say */
-    bool strict_history; /* every call has exactly one result, right after it (§2.6) */
-    bool hosted_sampling; /* imitate the hosted service: temperature and top_p by mode (§4.2) */
+    bool thinking;                    /* when the request does not say */
+    bool strict_history;              /* every call has exactly one result, right after it (§2.6) */
+    bool hosted_sampling;             /* imitate the hosted service: temperature and top_p by mode (§4.2) */
     bool forced_tools_while_thinking; /* else DI_ERR_INVALID, as the hosted service does (§2.6) */
-    bool messages_drop_web_search; /* else the Messages dialect refuses web_search tools and blocks */
-    bool refuse_stored; /* previous_response_id and conversation of Responses are DI_ERR_INVALID: there is no store (§4.5) */
+    bool messages_drop_web_search;    /* else the Messages dialect refuses web_search tools and blocks */
+    bool refuse_stored;               /* previous_response_id and conversation of Responses are DI_ERR_INVALID: there is no store (§4.5) */
     enum di_reasoning_history reasoning_history; /* when the request does not say */
-    const struct di_effort *efforts; /* NULL: the official numbers */
+    const struct di_effort *efforts;             /* NULL: the official numbers */
     size_t n_efforts;
     const char *default_effort;
     int64_t max_tokens_limit; /* largest accepted max_tokens; Messages lowers a larger one */
@@ -69,12 +69,12 @@ struct di_chat_call {
 };
 struct di_chat_tool {
     struct di_chat_tool *next;
-    struct di_str name;        /* "namespace::name" inside a namespace */
-    struct di_str description; /* may be empty */
-    const struct di_json *parameters; /* as shown; NULL: {} */
-    struct di_str space, local; /* namespace ("" = none) and the name in it */
+    struct di_str name;                             /* "namespace::name" inside a namespace */
+    struct di_str description;                      /* may be empty */
+    const struct di_json *parameters;               /* as shown; NULL: {} */
+    struct di_str space, local;                     /* namespace ("" = none) and the name in it */
     bool has_description, strict, deferred, custom; /* custom: its call is free text in the parameter `input` */
-    bool offered; /* may be called and shown */
+    bool offered;                                   /* may be called and shown */
 };
 struct di_chat_update { /* a tool that a system message brings in */
     struct di_chat_update *next;
@@ -100,12 +100,12 @@ struct di_chat_message {
 
 enum di_constraint_kind {
     DI_CONSTRAIN_NONE,
-    DI_CONSTRAIN_JSON,        /* any JSON value */
-    DI_CONSTRAIN_JSON_SCHEMA, /* schema */
-    DI_CONSTRAIN_REGEX,       /* text */
-    DI_CONSTRAIN_GRAMMAR,     /* text: EBNF */
-    DI_CONSTRAIN_CHOICE,      /* schema: an array of strings, one of which is the answer */
-    DI_CONSTRAIN_TOOLS,       /* text or calls of the offered tools */
+    DI_CONSTRAIN_JSON,          /* any JSON value */
+    DI_CONSTRAIN_JSON_SCHEMA,   /* schema */
+    DI_CONSTRAIN_REGEX,         /* text */
+    DI_CONSTRAIN_GRAMMAR,       /* text: EBNF */
+    DI_CONSTRAIN_CHOICE,        /* schema: an array of strings, one of which is the answer */
+    DI_CONSTRAIN_TOOLS,         /* text or calls of the offered tools */
     DI_CONSTRAIN_TOOLS_REQUIRED /* at least one call */
 };
 /* "none", "json", "json_schema", "regex", "grammar", "choice", "tool_call", "tool_call_required". */
@@ -146,16 +146,16 @@ struct di_chat {
     bool thinking, single_call; /* single_call: at most one tool call */
     int effort;                 /* percent */
     enum di_reasoning_history reasoning_history;
-    bool forced;                /* the answer must call a tool; `opened`: and the prompt opens the block */
+    bool forced; /* the answer must call a tool; `opened`: and the prompt opens the block */
     bool opened;
 
     enum di_parse_start start; /* parser settings (§3.1) */
     bool tools_declared, json_mode;
-    struct di_constraint constraint; /* what to enforce: of the tools if any are shown, else of the format (§2.9) */
-    struct di_constraint format;     /* what response_format and its relatives ask for */
+    struct di_constraint constraint;    /* what to enforce: of the tools if any are shown, else of the format (§2.9) */
+    struct di_constraint format;        /* what response_format and its relatives ask for */
     const struct di_json *format_shown; /* the JSON of the prompt's format part, NULL = none */
     struct di_sampling sampling;
-    double temperature, top_p;       /* after the rules */
+    double temperature, top_p; /* after the rules */
     struct di_prompt prompt;
     const struct di_chat_image **images; /* in prompt order */
     size_t n_images;

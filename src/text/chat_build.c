@@ -101,8 +101,8 @@ static const char *type_phrase(enum di_json_type type)
     return phrases[type];
 }
 
-di_status di_build_member(struct di_build *b, const struct di_json *v, const struct di_path *at, const char *key,
-                          enum di_json_type type, bool required, const struct di_json **out)
+di_status di_build_member(struct di_build *b, const struct di_json *v, const struct di_path *at, const char *key, enum di_json_type type,
+                          bool required, const struct di_json **out)
 {
     const struct di_json *m = di_build_get(v, key);
     *out = m;
@@ -146,7 +146,18 @@ di_status di_build_word(struct di_build *b, struct di_str word, const struct di_
         int len = snprintf(list + used, sizeof list - used, "%s%s", i == 0 ? "" : i + 1 == n ? " or " : ", ", words[i]);
         used += len > 0 && (size_t)len < sizeof list - used ? (size_t)len : 0;
     }
-    return di_path_fail(b->err, at, "must be %s, not \"%.*s\"", list, (int)(word.n > 60 ? 60 : word.n), word.p);
+    return di_path_fail(b->err, at, "must be %s, not \"%.*s\"", list, di_path_shown(word), word.p);
+}
+
+bool di_number_overflows(const struct di_json *v)
+{
+    double x;
+    if (v->type != DI_JSON_NUMBER || di_json_double(v, &x))
+        return false;
+    for (size_t i = 0; i < v->text.n; i++)
+        if (v->text.p[i] == '.' || v->text.p[i] == 'e' || v->text.p[i] == 'E')
+            return true;
+    return false;
 }
 
 di_status di_build_object(struct di_build *b, const struct di_json *v, const struct di_path *at)
@@ -229,8 +240,7 @@ static di_status check_image(struct di_build *b, struct di_str media_type, struc
     while (k < 5 && !same_word(media_type, types[k]))
         k++;
     if (k == 5)
-        return di_path_fail(b->err, at, "must be a JPEG, PNG, GIF or WebP image, not \"%.*s\"",
-                            (int)(media_type.n > 60 ? 60 : media_type.n), media_type.p);
+        return di_path_fail(b->err, at, "must be a JPEG, PNG, GIF or WebP image, not \"%.*s\"", di_path_shown(media_type), media_type.p);
     for (int pad = 0; pad < 2 && n > 0 && data.p[n - 1] == '='; pad++)
         n--;
     for (size_t i = 0; i < n; i++) {
@@ -311,7 +321,7 @@ di_status di_build_call(struct di_build *b, struct di_chat_message *m, struct di
     void *mem;
     di_status status = DI_OK;
     if (b->opt->strict_history && di_strmap_get(&b->calls, call.id))
-        TRY(di_path_fail(b->err, at, "has the id \"%.*s\" of an earlier call", (int)(call.id.n > 60 ? 60 : call.id.n), call.id.p));
+        TRY(di_path_fail(b->err, at, "has the id \"%.*s\" of an earlier call", di_path_shown(call.id), call.id.p));
     TRY(di_build_alloc(b, sizeof(struct di_chat_call), &mem));
     struct di_chat_call *c = mem;
     *c = (struct di_chat_call){.id = call.id, .name = call.name, .arguments = call.arguments, .index = m->n_calls++};
@@ -332,7 +342,7 @@ di_status di_build_result(struct di_build *b, struct di_str id, const struct di_
     struct di_chat_call *call = di_strmap_get(&b->calls, id);
     if (b->opt->strict_history && (!call || call->answered))
         return di_path_fail(b->err, at, call ? "answers the call \"%.*s\" a second time" : "answers the call \"%.*s\", which is not there",
-                            (int)(id.n > 60 ? 60 : id.n), id.p);
+                            di_path_shown(id), id.p);
     if (call && !call->answered && b->open_calls) {
         call->answered = true;
         b->open_calls--;
@@ -350,7 +360,7 @@ di_status di_build_all_answered(struct di_build *b, const struct di_path *at)
             ;
     const char *tail = at ? " before it" : " at the end of the conversation";
     return di_path_fail(b->err, at, "needs a result for the tool call \"%.*s\"%s: each call must be followed by its result",
-                        call ? (int)(call->id.n > 60 ? 60 : call->id.n) : 0, call ? call->id.p : "", tail);
+                        call ? di_path_shown(call->id) : 0, call ? call->id.p : "", tail);
 }
 
 di_status di_build_update(struct di_build *b, struct di_chat_message *m, const struct di_chat_tool *tool)
@@ -424,15 +434,21 @@ di_status di_build_tool(struct di_build *b, const struct di_build_tool *t, struc
     TRY(di_build_name(b, t->name, t->at));
     TRY(di_build_alloc(b, sizeof **out, &mem));
     struct di_chat_tool *tool = mem;
-    *tool = (struct di_chat_tool){.name = t->name, .local = t->name, .space = t->space, .description = t->description,
-                                  .has_description = t->has_description, .strict = t->strict, .deferred = t->deferred, .custom = t->custom};
+    *tool = (struct di_chat_tool){.name = t->name,
+                                  .local = t->name,
+                                  .space = t->space,
+                                  .description = t->description,
+                                  .has_description = t->has_description,
+                                  .strict = t->strict,
+                                  .deferred = t->deferred,
+                                  .custom = t->custom};
     if (t->space.n)
         TRY(join(b, t->space, "::", t->name, &tool->name));
     if (t->space_description.n) {
         TRY(join(b, t->space_description, "\n", t->description, &tool->description));
         tool->has_description = true;
     }
-    if (di_strmap_get(&b->tools, tool->name))
+    if (!b->choice_none && di_strmap_get(&b->tools, tool->name))
         TRY(di_path_fail(b->err, DI_FIELD(t->at, "name"), "is the name of an earlier tool; tool names must be unique"));
     TRY(read_parameters(b, t, &tool->parameters));
     CHECK(di_strmap_put(&b->tools, tool->name, tool), b->err, DI_ERR_MEMORY, "", "out of memory while reading the tools of a chat request");

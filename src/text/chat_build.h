@@ -21,11 +21,11 @@ struct di_build {
     struct di_chat *chat;
     const struct di_chat_options *opt;
     const struct di_json *request;
-    struct di_chat_message *last;   /* of chat->messages */
+    struct di_chat_message *last; /* of chat->messages */
     struct di_chat_tool *last_tool;
-    struct di_strmap tools, calls;  /* name -> tool; call id -> call */
-    size_t open_calls;              /* calls of the last assistant message that have no result yet */
-    struct di_str only_tool;        /* named tool choice, p == NULL: none */
+    struct di_strmap tools, calls;        /* name -> tool; call id -> call */
+    size_t open_calls;                    /* calls of the last assistant message that have no result yet */
+    struct di_str only_tool;              /* named tool choice, p == NULL: none */
     bool choice_none, forced, open_block; /* open_block: a forced call opens the block in the prompt */
     di_error *err;
 };
@@ -34,8 +34,8 @@ struct di_build {
 di_status di_build_alloc(struct di_build *b, size_t bytes, void **out); /* zeroed, in the chat's arena */
 const struct di_json *di_build_get(const struct di_json *v, const char *key);
 /* Member of the given type. Missing: DI_ERR_INVALID if required, else *out = NULL. `at` is the path of v. */
-di_status di_build_member(struct di_build *b, const struct di_json *v, const struct di_path *at, const char *key,
-                          enum di_json_type type, bool required, const struct di_json **out);
+di_status di_build_member(struct di_build *b, const struct di_json *v, const struct di_path *at, const char *key, enum di_json_type type,
+                          bool required, const struct di_json **out);
 /* A string member; empty and p == NULL if absent. */
 di_status di_build_string(struct di_build *b, const struct di_json *v, const struct di_path *at, const char *key, bool required,
                           struct di_str *out);
@@ -43,6 +43,8 @@ di_status di_build_string(struct di_build *b, const struct di_json *v, const str
 di_status di_build_bool(struct di_build *b, const struct di_json *v, const struct di_path *at, const char *key, int8_t *out);
 /* Index of a word in the list; otherwise DI_ERR_INVALID that lists them. */
 di_status di_build_word(struct di_build *b, struct di_str word, const struct di_path *at, const char *const *words, size_t n, size_t *out);
+/* Is v a literal such as 1e400? To the model, which knows doubles and integers of any length, that is no JSON number (§2.8). */
+bool di_number_overflows(const struct di_json *v);
 /* v must be an object. */
 di_status di_build_object(struct di_build *b, const struct di_json *v, const struct di_path *at);
 
@@ -79,8 +81,8 @@ struct di_build_tool {
     struct di_str space, space_description, name, description;
     const struct di_json *parameters; /* NULL: none */
     bool has_description, strict, deferred, custom;
-    const struct di_path *at;            /* of the object with the name */
-    const char *parameters_key;          /* "parameters" or "input_schema" */
+    const struct di_path *at;   /* of the object with the name */
+    const char *parameters_key; /* "parameters" or "input_schema" */
 };
 /* The form of a tool's name, which is the member `name` of the object at `at`. */
 di_status di_build_name(struct di_build *b, struct di_str name, const struct di_path *at);

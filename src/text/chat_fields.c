@@ -7,8 +7,8 @@
 
 /* ---- thinking and effort ---- */
 
-static const struct di_effort official_efforts[] = {{"minimal", 50}, {"low", 50}, {"medium", 75}, {"high", 75},
-                                                    {"xhigh", 75}, {"max", 100}, {"ultra", 100}};
+static const struct di_effort official_efforts[] = {{"minimal", 50}, {"low", 50},  {"medium", 75}, {"high", 75},
+                                                    {"xhigh", 75},   {"max", 100}, {"ultra", 100}};
 
 static const struct di_effort *efforts(const struct di_chat_options *opt, size_t *n)
 {
@@ -109,13 +109,12 @@ static di_status set_schema(struct di_build *b, const struct di_json *schema, bo
     struct di_constraint *f = &b->chat->format;
     struct di_json *normal;
     di_status status = DI_OK;
-    TRY(di_schema_check(schema, at, b->err));
     f->kind = DI_CONSTRAIN_JSON_SCHEMA;
     f->schema = schema;
-    if (strict) {
-        TRY(di_schema_strict(schema, &b->chat->arena, at, &normal, b->err));
-        f->schema = normal;
-    }
+    if (!strict)
+        return di_schema_check(schema, at, b->err);
+    TRY(di_schema_strict(schema, &b->chat->arena, at, &normal, b->err));
+    f->schema = normal;
 out:
     return status;
 }
@@ -163,11 +162,16 @@ static const struct {
     const char *outer, *key; /* outer NULL: at the top of the request */
     enum di_constraint_kind kind;
 } structured[] = {
-    {"structured_outputs", "json", DI_CONSTRAIN_JSON_SCHEMA}, {"structured_outputs", "regex", DI_CONSTRAIN_REGEX},
-    {"structured_outputs", "choice", DI_CONSTRAIN_CHOICE},    {"structured_outputs", "grammar", DI_CONSTRAIN_GRAMMAR},
-    {NULL, "guided_json", DI_CONSTRAIN_JSON_SCHEMA},          {NULL, "guided_regex", DI_CONSTRAIN_REGEX},
-    {NULL, "guided_choice", DI_CONSTRAIN_CHOICE},             {NULL, "guided_grammar", DI_CONSTRAIN_GRAMMAR},
-    {NULL, "json_schema", DI_CONSTRAIN_JSON_SCHEMA},          {NULL, "regex", DI_CONSTRAIN_REGEX},
+    {"structured_outputs", "json", DI_CONSTRAIN_JSON_SCHEMA},
+    {"structured_outputs", "regex", DI_CONSTRAIN_REGEX},
+    {"structured_outputs", "choice", DI_CONSTRAIN_CHOICE},
+    {"structured_outputs", "grammar", DI_CONSTRAIN_GRAMMAR},
+    {NULL, "guided_json", DI_CONSTRAIN_JSON_SCHEMA},
+    {NULL, "guided_regex", DI_CONSTRAIN_REGEX},
+    {NULL, "guided_choice", DI_CONSTRAIN_CHOICE},
+    {NULL, "guided_grammar", DI_CONSTRAIN_GRAMMAR},
+    {NULL, "json_schema", DI_CONSTRAIN_JSON_SCHEMA},
+    {NULL, "regex", DI_CONSTRAIN_REGEX},
     {NULL, "ebnf", DI_CONSTRAIN_GRAMMAR},
 };
 
@@ -209,7 +213,8 @@ static di_status read_structured(struct di_build *b)
     di_status status = DI_OK;
     TRY(di_build_member(b, b->request, NULL, "structured_outputs", DI_JSON_OBJECT, false, &outer));
     if (di_build_get(outer, "structural_tag"))
-        return di_fail(b->err, DI_ERR_UNSUPPORTED, "structured_outputs.structural_tag", "structured_outputs.structural_tag is not supported");
+        return di_fail(b->err, DI_ERR_UNSUPPORTED, "structured_outputs.structural_tag",
+                       "structured_outputs.structural_tag is not supported");
     for (size_t i = 0; i < sizeof structured / sizeof *structured; i++) {
         const struct di_path *up = structured[i].outer ? DI_FIELD(NULL, "structured_outputs") : NULL;
         const struct di_json *v = di_build_get(structured[i].outer ? outer : b->request, structured[i].key);
@@ -285,6 +290,13 @@ static di_status read_double(struct di_build *b, const struct di_json *v, const 
     return DI_OK;
 }
 
+/* Completions say how many with the switch itself (§4.4). */
+static di_status read_logprobs_count(struct di_build *b, const struct di_json *v, const struct di_path *at)
+{
+    b->chat->sampling.logprobs = 1;
+    return read_int(b, v, at, 0, 20, &b->chat->sampling.top_logprobs);
+}
+
 static di_status read_table(struct di_build *b)
 {
     di_status status = DI_OK;
@@ -296,6 +308,8 @@ static di_status read_table(struct di_build *b)
             TRY(read_double(b, v, at, k, (double *)(void *)to));
         else if (fields[k].type == F_INT)
             TRY(read_int(b, v, at, fields[k].min, fields[k].max, (int64_t *)(void *)to));
+        else if (fields[k].offset == S(logprobs) && b->chat->protocol == DI_PROTOCOL_COMPLETION && di_json_is(v, DI_JSON_NUMBER))
+            TRY(read_logprobs_count(b, v, at));
         else
             TRY(di_build_bool(b, b->request, NULL, fields[k].name, (int8_t *)to));
     }
@@ -370,7 +384,7 @@ static di_status read_bias(struct di_build *b)
         double bias;
         for (size_t i = 0; i < m->key.n; i++)
             if (m->key.p[i] < '0' || m->key.p[i] > '9')
-                TRY(di_path_fail(b->err, at, "must have token ids as keys, not \"%.*s\"", (int)(m->key.n > 40 ? 40 : m->key.n), m->key.p));
+                TRY(di_path_fail(b->err, at, "must have token ids as keys, not \"%.*s\"", di_path_shown(m->key), m->key.p));
         if (m->key.n == 0 || !di_json_int(&key, &id) || id > INT32_MAX)
             TRY(di_path_fail(b->err, at, "must have token ids as keys"));
         if (!di_json_double(m, &bias) || bias < -100 || bias > 100)
@@ -394,8 +408,8 @@ static di_status read_max_tokens(struct di_build *b)
     int64_t limit = b->opt->max_tokens_limit, *out = &b->chat->sampling.max_tokens;
     *out = INT64_MIN;
     for (int i = 0; i < 2 && name[i] && *out == INT64_MIN; i++) {
-        di_status status = read_int(b, di_build_get(b->request, name[i]), DI_MEMBER(NULL, di_str_c(name[i])), 1,
-                                    lower ? INT32_MAX : (double)limit, out);
+        di_status status =
+            read_int(b, di_build_get(b->request, name[i]), DI_MEMBER(NULL, di_str_c(name[i])), 1, lower ? INT32_MAX : (double)limit, out);
         if (status != DI_OK)
             return status;
     }
@@ -429,7 +443,8 @@ di_status di_build_sampling(struct di_build *b)
     TRY(read_max_tokens(b));
     TRY(read_stream_options(b));
     if (c->protocol != DI_PROTOCOL_RESPONSES) /* Responses has none (§3.6) */
-        TRY(read_strings(b, stop, c->protocol == DI_PROTOCOL_CHAT || c->protocol == DI_PROTOCOL_COMPLETION, DI_PARSE_MAX_STOP, &s->stop, &s->n_stop));
+        TRY(read_strings(b, stop, c->protocol == DI_PROTOCOL_CHAT || c->protocol == DI_PROTOCOL_COMPLETION, DI_PARSE_MAX_STOP, &s->stop,
+                         &s->n_stop));
     TRY(read_strings(b, "bad_words", false, 1024, &s->bad_words, &s->n_bad_words));
     TRY(read_ids(b, "stop_token_ids", &s->stop_token_ids, &s->n_stop_token_ids));
     TRY(read_ids(b, "allowed_token_ids", &s->allowed_token_ids, &s->n_allowed_token_ids));

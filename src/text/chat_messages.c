@@ -15,8 +15,9 @@ enum block {
     B_SEARCH_RESULT,
     B_COUNT
 };
-static const char *const block_names[B_COUNT] = {"text", "image", "document", "thinking", "redacted_thinking", "tool_use", "tool_result",
-                                                 "tool_addition", "tool_reference", "server_tool_use", "web_search_tool_result"};
+static const char *const block_names[B_COUNT] = {
+    "text",        "image",         "document",       "thinking",        "redacted_thinking",     "tool_use",
+    "tool_result", "tool_addition", "tool_reference", "server_tool_use", "web_search_tool_result"};
 #define BIT(k) (1u << (k))
 enum {
     WEB_BLOCKS = BIT(B_SERVER_USE) | BIT(B_SEARCH_RESULT),
@@ -42,7 +43,8 @@ static di_status read_type(struct di_build *b, const struct di_json *v, const st
     if (WEB_BLOCKS & BIT(which)) {
         *skip = b->opt->messages_drop_web_search;
         if (!*skip)
-            TRY(di_path_fail(b->err, DI_FIELD(at, "type"), "is %s, but tools that run in the server are not supported", block_names[which]));
+            TRY(di_path_fail(b->err, DI_FIELD(at, "type"), "is %s, but tools that run in the server are not supported",
+                             block_names[which]));
     }
     *out = (enum block)which;
 out:
@@ -102,16 +104,14 @@ static di_status read_text(struct di_build *b, const struct di_json *v, const st
 static di_status read_part(struct di_build *b, enum block kind, const struct di_json *v, const struct di_path *at,
                            struct di_chat_parts *parts)
 {
-    return kind == B_IMAGE      ? read_image(b, v, at, parts)
-           : kind == B_DOCUMENT ? read_document(b, v, at, parts)
-                                : read_text(b, v, at, parts);
+    return kind == B_IMAGE ? read_image(b, v, at, parts) : kind == B_DOCUMENT ? read_document(b, v, at, parts) : read_text(b, v, at, parts);
 }
 
 /* A tool that is named in the history must have been declared. */
 static di_status find_tool(struct di_build *b, struct di_str name, const struct di_path *at, struct di_chat_tool **out)
 {
     *out = di_strmap_get(&b->tools, name);
-    return *out ? DI_OK : di_path_fail(b->err, at, "names \"%.*s\", which is not among the tools", (int)(name.n > 128 ? 128 : name.n), name.p);
+    return *out ? DI_OK : di_path_fail(b->err, at, "names \"%.*s\", which is not among the tools", di_path_shown(name), name.p);
 }
 
 /* The tools that results refer to are shown by a message of their own behind the user turn; *loaded is made when first needed. */
@@ -188,7 +188,7 @@ out:
 static di_status read_call(struct di_build *b, const struct di_json *v, const struct di_path *at, struct di_chat_message *m)
 {
     struct di_build_call call = {0};
-    const struct di_json *input = di_build_get(v, "input");
+    const struct di_json *input = di_json_get(v, "input"); /* null is a value here */
     di_status status = DI_OK;
     TRY(di_build_string(b, v, at, "id", true, &call.id));
     TRY(di_build_string(b, v, at, "name", true, &call.name));
@@ -271,8 +271,9 @@ static di_status read_message(struct di_build *b, const struct di_json *v, const
     TRY(di_build_word(b, role, DI_FIELD(at, "role"), roles, 3, &which));
     bool string = di_json_is(content, DI_JSON_STRING);
     if (!string && !di_json_is(content, DI_JSON_ARRAY))
-        TRY(di_path_fail(b->err, here, content ? "must be a string or an array of blocks, not %s" : "is missing", di_json_type_name(content)));
-    if (!string && content->count == 0)
+        TRY(di_path_fail(b->err, here, content ? "must be a string or an array of blocks, not %s" : "is missing",
+                         di_json_type_name(content)));
+    if (!string && content->count == 0 && role_of[which] != DI_ROLE_SYSTEM)
         TRY(di_path_fail(b->err, here, "must not be empty"));
     if (!string && role_of[which] == DI_ROLE_USER)
         return read_user(b, content, here);

@@ -61,7 +61,8 @@ static void tool_schema(struct render *r, const struct di_chat_tool *t)
     if (t->parameters)
         di_json_write_spaced(b, t->parameters);
     else
-        di_buf_adds(b, t->custom ? "{\"type\": \"object\", \"properties\": {\"input\": {\"type\": \"string\"}}, \"required\": [\"input\"]}" : "{}");
+        di_buf_adds(b, t->custom ? "{\"type\": \"object\", \"properties\": {\"input\": {\"type\": \"string\"}}, \"required\": [\"input\"]}"
+                                 : "{}");
     di_buf_addc(b, '}');
 }
 
@@ -239,11 +240,8 @@ static void tag(struct render *r, const char *before, const char *after)
 
 static bool all_finite(const struct di_json *v)
 {
-    double x;
-    if (v->type == DI_JSON_NUMBER && !di_json_double(v, &x))
-        for (size_t i = 0; i < v->text.n; i++)
-            if (v->text.p[i] == '.' || v->text.p[i] == 'e' || v->text.p[i] == 'E')
-                return false;
+    if (di_number_overflows(v))
+        return false;
     for (const struct di_json *m = v->child; m; m = m->next)
         if (!all_finite(m))
             return false;
@@ -289,7 +287,8 @@ static di_status calls(struct render *r, const struct di_chat_message *m)
     tag(r, "\n\n<", " calls>\n");
     for (const struct di_chat_call *call = m->calls; call; call = call->next) {
         if (!di_strmap_get(&r->ranks, call->id))
-            CHECK(di_strmap_put(&r->ranks, call->id, (void *)call), r->b->err, DI_ERR_MEMORY, "", "out of memory while rendering tool calls");
+            CHECK(di_strmap_put(&r->ranks, call->id, (void *)call), r->b->err, DI_ERR_MEMORY, "",
+                  "out of memory while rendering tool calls");
         tag(r, "<", " invoke name=\"");
         di_prompt_text(r->p, call->name);
         text(r, "\">\n");

@@ -416,8 +416,14 @@ out:
 
 static di_status read_item(struct items *it, const struct di_json *v, const struct di_path *at)
 {
-    static const char *const types[I_COUNT] = {"message", "reasoning", "function_call", "custom_tool_call", "tool_search_call",
-                                               "function_call_output", "custom_tool_call_output", "tool_search_output"};
+    static const char *const types[I_COUNT] = {"message",
+                                               "reasoning",
+                                               "function_call",
+                                               "custom_tool_call",
+                                               "tool_search_call",
+                                               "function_call_output",
+                                               "custom_tool_call_output",
+                                               "tool_search_output"};
     struct di_build *b = it->b;
     struct di_str type;
     size_t kind = 0;
@@ -518,7 +524,8 @@ di_status di_build_responses_request(struct di_build *b)
     di_status status = DI_OK;
     for (size_t k = 0; k < 2 && b->opt->refuse_stored; k++)
         if (di_build_get(b->request, stored[k]))
-            TRY(di_path_fail(b->err, DI_MEMBER(NULL, di_str_c(stored[k])), "is not supported: nothing is stored here, send the whole input"));
+            TRY(di_path_fail(b->err, DI_MEMBER(NULL, di_str_c(stored[k])),
+                             "is not supported: nothing is stored here, send the whole input"));
     TRY(di_build_member(b, b->request, NULL, "reasoning", DI_JSON_OBJECT, false, &reasoning));
     TRY(di_build_thinking(b, di_build_get(reasoning, "effort"), DI_FIELD(DI_FIELD(NULL, "reasoning"), "effort")));
     TRY(read_choice(b));

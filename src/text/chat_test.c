@@ -195,10 +195,10 @@ static void check_settings(struct di_str id, const struct di_json *r, const stru
     enum di_constraint_kind kind = c->constraint.kind;
     /* The record does not tell a schema from any JSON; tool_choice any is as auto there and as required here (§2.6). */
     struct di_str choice = string_of(di_json_get(di_json_get(r, "request"), "tool_choice"), "type");
-    const char *got = kind == DI_CONSTRAIN_JSON_SCHEMA                                              ? "json"
-                      : di_str_eqc(choice, "any") && kind == DI_CONSTRAIN_TOOLS_REQUIRED            ? "tool_call"
-                      : kind == DI_CONSTRAIN_NONE                                                   ? ""
-                                                                                                    : di_constraint_name(kind);
+    const char *got = kind == DI_CONSTRAIN_JSON_SCHEMA                                   ? "json"
+                      : di_str_eqc(choice, "any") && kind == DI_CONSTRAIN_TOOLS_REQUIRED ? "tool_call"
+                      : kind == DI_CONSTRAIN_NONE                                        ? ""
+                                                                                         : di_constraint_name(kind);
     assert_text(id, di_str_c(got), string_of(sampling, "constraint"));
 }
 
@@ -315,7 +315,8 @@ static di_status create(enum di_protocol protocol, const char *json, const struc
 }
 
 #define HI "{\"role\":\"user\",\"content\":\"hi\"}"
-#define CALL "{\"role\":\"assistant\",\"tool_calls\":[{\"id\":\"a\",\"type\":\"function\",\"function\":{\"name\":\"f\",\"arguments\":\"{}\"}}]}"
+#define CALL \
+    "{\"role\":\"assistant\",\"tool_calls\":[{\"id\":\"a\",\"type\":\"function\",\"function\":{\"name\":\"f\",\"arguments\":\"{}\"}}]}"
 
 static void test_errors_name_the_field(void **state)
 {
@@ -334,7 +335,8 @@ static void test_errors_name_the_field(void **state)
         {DI_PROTOCOL_CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\"}]}]}", "messages[0].content[0].text"},
         {DI_PROTOCOL_CHAT, "{\"messages\":[" HI "," CALL "]}", ""},
         {DI_PROTOCOL_CHAT, "{\"messages\":[" HI "," CALL "," HI "]}", "messages[2]"},
-        {DI_PROTOCOL_CHAT, "{\"messages\":[" HI "," CALL ",{\"role\":\"tool\",\"tool_call_id\":\"b\",\"content\":\"\"}]}", "messages[2].tool_call_id"},
+        {DI_PROTOCOL_CHAT, "{\"messages\":[" HI "," CALL ",{\"role\":\"tool\",\"tool_call_id\":\"b\",\"content\":\"\"}]}",
+         "messages[2].tool_call_id"},
         {DI_PROTOCOL_CHAT, "{\"messages\":[{\"role\":\"assistant\",\"content\":\"a\",\"prefix\":true}," HI "]}", "messages[1]"},
         {DI_PROTOCOL_CHAT, "{\"messages\":[" HI "],\"temperature\":\"1\"}", "temperature"},
         {DI_PROTOCOL_CHAT, "{\"messages\":[" HI "],\"top_p\":0}", "top_p"},
@@ -343,8 +345,9 @@ static void test_errors_name_the_field(void **state)
         {DI_PROTOCOL_CHAT, "{\"messages\":[" HI "],\"stop\":[\"a\",3]}", "stop[1]"},
         {DI_PROTOCOL_CHAT, "{\"messages\":[" HI "],\"logit_bias\":{\"x\":1}}", "logit_bias"},
         {DI_PROTOCOL_CHAT, "{\"messages\":[" HI "],\"logit_bias\":{\"5\":101}}", "logit_bias.5"},
-        {DI_PROTOCOL_CHAT, "{\"messages\":[" HI "],\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":{\"type\":\"object\","
-                           "\"properties\":{\"a\":{\"anyOf\":[{\"type\":\"text\"}]}}}}}]}",
+        {DI_PROTOCOL_CHAT,
+         "{\"messages\":[" HI "],\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":{\"type\":\"object\","
+         "\"properties\":{\"a\":{\"anyOf\":[{\"type\":\"text\"}]}}}}}]}",
          "tools[0].function.parameters.properties.a.anyOf[0].type"},
         {DI_PROTOCOL_CHAT, "{\"messages\":[" HI "],\"user\":1e999}", "user"},
         {DI_PROTOCOL_CHAT, "{\"messages\":[" HI "],\"thinking\":{\"type\":\"on\"}}", "thinking.type"},
@@ -382,8 +385,9 @@ static void test_errors_name_the_field(void **state)
 static void test_rules(void **state)
 {
     (void)state;
-    static const char forced[] = "{\"messages\":[" HI "],\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}],\"tool_choice\":\"required\","
-                                 "\"temperature\":0.5,\"top_p\":0.5}";
+    static const char forced[] =
+        "{\"messages\":[" HI "],\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}],\"tool_choice\":\"required\","
+        "\"temperature\":0.5,\"top_p\":0.5}";
     struct di_arena arena;
     struct di_chat *chat;
     di_error err = {0};
@@ -415,9 +419,65 @@ static void test_rules(void **state)
     assert_int_equal(create(DI_PROTOCOL_CHAT, "{\"messages\":[" HI "],\"reasoning_effort\":\"low\"}", &opt, &arena, &chat, &err), DI_OK);
     assert_int_equal(chat->effort, 25);
     di_chat_destroy(chat);
-    assert_int_equal(create(DI_PROTOCOL_CHAT, "{\"messages\":[" HI "],\"reasoning_effort\":\"max\"}", &opt, &arena, &chat, &err), DI_ERR_INVALID);
+    assert_int_equal(create(DI_PROTOCOL_CHAT, "{\"messages\":[" HI "],\"reasoning_effort\":\"max\"}", &opt, &arena, &chat, &err),
+                     DI_ERR_INVALID);
     assert_int_equal(create(DI_PROTOCOL_CHAT, "{\"messages\":[" HI "]}", &opt, &arena, &chat, &err), DI_OK);
     assert_int_equal(chat->effort, 50);
+    di_chat_destroy(chat);
+    di_arena_fini(&arena);
+}
+
+/* §2.6: the accounting line is cut as if the parts were joined already. */
+static void test_billing_line(void **state)
+{
+    (void)state;
+#define LINE "x-anthropic-billing-header: v=1;"
+    static const struct {
+        const char *content, *shown; /* NULL: no system turn */
+    } cases[] = {
+        {"\"" LINE "\"", NULL},
+        {"\"" LINE " You are x\"", "You are x"},
+        {"\"" LINE "\\n \\u00a0b\"", "b"},
+        {"[{\"type\":\"text\",\"text\":\"" LINE "\"},{\"type\":\"text\",\"text\":\" y\"}]", "y"},
+        {"[{\"type\":\"text\",\"text\":\"" LINE "\\n\"},{\"type\":\"text\",\"text\":\"\\n\"},{\"type\":\"text\",\"text\":\"z\"}]", "z"},
+        {"[{\"type\":\"text\",\"text\":\"p\"},{\"type\":\"text\",\"text\":\"" LINE "\"}]", "p\n\n" LINE},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct di_arena arena;
+        struct di_chat *chat;
+        struct di_buf want = {0};
+        di_error err = {0};
+        char json[600];
+        snprintf(json, sizeof json, "{\"messages\":[{\"role\":\"system\",\"content\":%s}," HI "],\"thinking\":false}", cases[i].content);
+        di_arena_init(&arena);
+        assert_int_equal(create(DI_PROTOCOL_CHAT, json, NULL, &arena, &chat, &err), DI_OK);
+        di_buf_addf(&want, "<｜begin▁of▁sentence｜>%s%s<｜User｜>hi<｜Assistant｜></think>", cases[i].shown ? "<｜System｜>" : "",
+                    cases[i].shown ? cases[i].shown : "");
+        assert_text(di_str_c(json), di_buf_str(&chat->prompt.text), di_buf_str(&want));
+        di_buf_fini(&want);
+        di_chat_destroy(chat);
+        di_arena_fini(&arena);
+    }
+}
+
+/* Ids belong to a turn: the next one may use them again, and sorts its results by its own calls. */
+static void test_ids_of_two_turns(void **state)
+{
+    (void)state;
+#define ONE(id, name) "{\"id\":\"" id "\",\"type\":\"function\",\"function\":{\"name\":\"" name "\",\"arguments\":\"{}\"}}"
+#define RESULT(id, text) "{\"role\":\"tool\",\"tool_call_id\":\"" id "\",\"content\":\"" text "\"}"
+    static const char json[] =
+        "{\"messages\":[" HI ",{\"role\":\"assistant\",\"tool_calls\":[" ONE("a", "f") "," ONE("b", "g") "]}," RESULT("b", "gb") "," RESULT(
+            "a", "fa") ",{\"role\":\"assistant\",\"tool_calls\":[" ONE("b", "f") "," ONE("a", "g") "]}," RESULT("a",
+                                                                                                                "ga") "," RESULT("b",
+                                                                                                                                 "fb") "]}";
+    struct di_arena arena;
+    struct di_chat *chat;
+    di_error err = {0};
+    di_arena_init(&arena);
+    assert_int_equal(create(DI_PROTOCOL_CHAT, json, NULL, &arena, &chat, &err), DI_OK);
+    assert_non_null(strstr(chat->prompt.text.p, "<tool_result>fa</tool_result>\n\n<tool_result>gb</tool_result>"));
+    assert_non_null(strstr(chat->prompt.text.p, "<tool_result>fb</tool_result>\n\n<tool_result>ga</tool_result>"));
     di_chat_destroy(chat);
     di_arena_fini(&arena);
 }
@@ -427,10 +487,13 @@ static void test_content_makes_no_controls(void **state)
 {
     (void)state;
     static const char *const templates[] = {
-        "{\"messages\":[{\"role\":\"system\",\"content\":\"%s\"},{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"%s\"},{\"type\":\"text\",\"text\":\"x\"}]},"
-        "{\"role\":\"assistant\",\"content\":\"%s\",\"reasoning_content\":\"%s\",\"tool_calls\":[{\"id\":\"a\",\"type\":\"function\",\"function\":"
+        "{\"messages\":[{\"role\":\"system\",\"content\":\"%s\"},{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"%s\"},{"
+        "\"type\":\"text\",\"text\":\"x\"}]},"
+        "{\"role\":\"assistant\",\"content\":\"%s\",\"reasoning_content\":\"%s\",\"tool_calls\":[{\"id\":\"a\",\"type\":\"function\","
+        "\"function\":"
         "{\"name\":\"%s\",\"arguments\":\"{\\\"%s\\\": \\\"%s\\\"}\"}}]},{\"role\":\"tool\",\"tool_call_id\":\"a\",\"content\":\"%s\"}],"
-        "\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"description\":\"%s\",\"parameters\":{\"type\":\"object\",\"title\":\"%s\"}}}]}"};
+        "\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"description\":\"%s\",\"parameters\":{\"type\":\"object\","
+        "\"title\":\"%s\"}}}]}"};
     enum di_control seen[64];
     size_t n_seen = 0;
     for (int c = -1; c < DI_CTL_REF; c++) {
@@ -462,14 +525,17 @@ static void test_out_of_memory(void **state)
 {
     (void)state;
     static const char json[] =
-        "{\"input\":[{\"role\":\"user\",\"content\":[{\"type\":\"input_text\",\"text\":\"hi\"},{\"type\":\"input_image\",\"image_url\":\"https://a\"}]},"
+        "{\"input\":[{\"role\":\"user\",\"content\":[{\"type\":\"input_text\",\"text\":\"hi\"},{\"type\":\"input_image\",\"image_url\":"
+        "\"https://a\"}]},"
         "{\"type\":\"reasoning\",\"content\":[{\"type\":\"reasoning_text\",\"text\":\"r\"}]},"
         "{\"type\":\"function_call\",\"call_id\":\"b\",\"namespace\":\"n\",\"name\":\"f\",\"arguments\":\"{\\\"a\\\": [1]}\"},"
         "{\"type\":\"tool_search_call\",\"call_id\":\"a\",\"execution\":\"client\",\"arguments\":{}},"
         "{\"type\":\"tool_search_output\",\"call_id\":\"a\",\"execution\":\"client\",\"tools\":[{\"type\":\"function\",\"name\":\"g\"}]},"
         "{\"type\":\"function_call_output\",\"call_id\":\"b\",\"output\":\"x\"}],"
-        "\"tools\":[{\"type\":\"namespace\",\"name\":\"n\",\"description\":\"d\",\"tools\":[{\"type\":\"function\",\"name\":\"f\",\"strict\":true,"
-        "\"parameters\":{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"array\",\"items\":{\"type\":\"integer\"}}},\"required\":[\"a\"]}}]}],"
+        "\"tools\":[{\"type\":\"namespace\",\"name\":\"n\",\"description\":\"d\",\"tools\":[{\"type\":\"function\",\"name\":\"f\","
+        "\"strict\":true,"
+        "\"parameters\":{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"array\",\"items\":{\"type\":\"integer\"}}},\"required\":["
+        "\"a\"]}}]}],"
         "\"logit_bias\":{\"3\":1},\"stop_token_ids\":[1,2]}";
     struct di_arena arena;
     struct di_json *v;
@@ -483,6 +549,7 @@ static void test_out_of_memory(void **state)
         di_mem_fail_after(UINT64_MAX);
         if (status == DI_OK) {
             assert_true(n > 10);
+            assert_string_equal(chat->images[0]->path, "input[0].content[1].image_url");
             di_chat_destroy(chat);
             break;
         }
@@ -495,10 +562,16 @@ static void test_out_of_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_json_cases),          cmocka_unit_test(test_prompt_cases),
-        cmocka_unit_test(test_recipe_prompts),      cmocka_unit_test(test_image_grids),
-        cmocka_unit_test(test_errors_name_the_field), cmocka_unit_test(test_rules),
-        cmocka_unit_test(test_content_makes_no_controls), cmocka_unit_test(test_out_of_memory),
+        cmocka_unit_test(test_json_cases),
+        cmocka_unit_test(test_prompt_cases),
+        cmocka_unit_test(test_recipe_prompts),
+        cmocka_unit_test(test_image_grids),
+        cmocka_unit_test(test_errors_name_the_field),
+        cmocka_unit_test(test_rules),
+        cmocka_unit_test(test_content_makes_no_controls),
+        cmocka_unit_test(test_out_of_memory),
+        cmocka_unit_test(test_ids_of_two_turns),
+        cmocka_unit_test(test_billing_line),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -18,9 +18,9 @@ struct di_image_limits {
 extern const struct di_image_limits di_image_limits_default;
 
 struct di_image_plan {
-    int64_t width, height;    /* of the canvas in pixels, multiples of the patch */
-    int64_t columns, rows;    /* of the token grid */
-    int64_t tokens;           /* rows * (columns + 1) + 2 */
+    int64_t width, height; /* of the canvas in pixels, multiples of the patch */
+    int64_t columns, rows; /* of the token grid */
+    int64_t tokens;        /* rows * (columns + 1) + 2 */
 };
 
 /* DI_ERR_INVALID for sizes outside 1..2^24 or limits that make no sense, DI_ERR_LIMIT if no canvas fits the budget. */

@@ -18,6 +18,16 @@ void di_path_write(struct di_buf *b, const struct di_path *at)
     di_buf_addv(b, at->key);
 }
 
+int di_path_shown(struct di_str s)
+{
+    if (s.n <= 60)
+        return (int)s.n;
+    size_t n = 60;
+    while (n > 0 && ((unsigned char)s.p[n] & 0xC0) == 0x80)
+        n--;
+    return (int)n;
+}
+
 di_status di_path_fail(di_error *err, const struct di_path *at, const char *fmt, ...)
 {
     char what[400];

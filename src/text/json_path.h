@@ -16,6 +16,8 @@ struct di_path {
 
 /* Fill *err with DI_ERR_INVALID, the path as `where` and a sentence about it ("must be a string, not null"); returns the code. */
 di_status di_path_fail(di_error *err, const struct di_path *at, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+/* Bytes of s to quote in a sentence, for "%.*s": whole characters, at most 60 bytes. */
+int di_path_shown(struct di_str s);
 /* Append the path. */
 void di_path_write(struct di_buf *b, const struct di_path *at);
 

@@ -119,8 +119,8 @@ di_status di_prompt_encode(const struct di_prompt *p, const struct di_tokenizer 
             TRY(di_tokenizer_encode(t, (struct di_str){p->text.p + from, to - from}, DI_TOKENIZER_PLAIN, out, err));
         if (c == DI_CTL_COUNT)
             break;
-        CHECK(ids->id[c] >= 0, err, DI_ERR_UNSUPPORTED, "tokenizer.json", "the vocabulary has no added token \"%s\", which this prompt needs",
-              spellings[c]);
+        CHECK(ids->id[c] >= 0, err, DI_ERR_UNSUPPORTED, "tokenizer.json",
+              "the vocabulary has no added token \"%s\", which this prompt needs", spellings[c]);
         CHECK(di_ids_reserve(out, 1), err, DI_ERR_MEMORY, "", "out of memory for a prompt of %zu bytes", p->text.n);
         out->v[out->n++] = ids->id[c];
         from = to + strlen(spellings[c]);

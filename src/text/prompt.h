@@ -44,7 +44,7 @@ struct di_prompt_mark {
 
 /* Zero-initialise. A failed allocation is remembered and reported by di_prompt_ok. */
 struct di_prompt {
-    struct di_buf text; /* everything, control ids spelled */
+    struct di_buf text;           /* everything, control ids spelled */
     struct di_prompt_mark *marks; /* ascending */
     size_t n_marks, cap_marks;
 };

@@ -3,17 +3,17 @@
 #include <stdlib.h>
 
 enum kind {
-    K_SCHEMA,      /* a schema */
-    K_ITEMS,       /* a schema, or the list of schemas of older drafts */
-    K_LIST,        /* a list of schemas, not empty */
-    K_MAP,         /* an object of schemas */
+    K_SCHEMA, /* a schema */
+    K_ITEMS,  /* a schema, or the list of schemas of older drafts */
+    K_LIST,   /* a list of schemas, not empty */
+    K_MAP,    /* an object of schemas */
     K_STRING,
     K_BOOL,
     K_NUMBER,
     K_POSITIVE,
-    K_COUNT,       /* an integer, not negative */
-    K_NAMES,       /* a list of different strings */
-    K_TYPE,        /* a type name or a list of them */
+    K_COUNT, /* an integer, not negative */
+    K_NAMES, /* a list of different strings */
+    K_TYPE,  /* a type name or a list of them */
     K_ARRAY
 };
 
@@ -21,17 +21,57 @@ static const struct {
     const char *name;
     enum kind kind;
 } keywords[] = {
-    {"type", K_TYPE}, {"properties", K_MAP}, {"required", K_NAMES}, {"additionalProperties", K_SCHEMA}, {"items", K_ITEMS},
-    {"description", K_STRING}, {"title", K_STRING}, {"enum", K_ARRAY}, {"examples", K_ARRAY}, {"$ref", K_STRING}, {"$defs", K_MAP},
-    {"definitions", K_MAP}, {"anyOf", K_LIST}, {"allOf", K_LIST}, {"oneOf", K_LIST}, {"prefixItems", K_LIST}, {"not", K_SCHEMA},
-    {"if", K_SCHEMA}, {"then", K_SCHEMA}, {"else", K_SCHEMA}, {"contains", K_SCHEMA}, {"propertyNames", K_SCHEMA},
-    {"unevaluatedItems", K_SCHEMA}, {"unevaluatedProperties", K_SCHEMA}, {"patternProperties", K_MAP}, {"dependentSchemas", K_MAP},
-    {"format", K_STRING}, {"pattern", K_STRING}, {"$schema", K_STRING}, {"$id", K_STRING}, {"$anchor", K_STRING},
-    {"$comment", K_STRING}, {"contentEncoding", K_STRING}, {"contentMediaType", K_STRING}, {"uniqueItems", K_BOOL},
-    {"readOnly", K_BOOL}, {"writeOnly", K_BOOL}, {"deprecated", K_BOOL}, {"minimum", K_NUMBER}, {"maximum", K_NUMBER},
-    {"exclusiveMinimum", K_NUMBER}, {"exclusiveMaximum", K_NUMBER}, {"multipleOf", K_POSITIVE}, {"minLength", K_COUNT},
-    {"maxLength", K_COUNT}, {"minItems", K_COUNT}, {"maxItems", K_COUNT}, {"minProperties", K_COUNT}, {"maxProperties", K_COUNT},
-    {"minContains", K_COUNT}, {"maxContains", K_COUNT},
+    {"type", K_TYPE},
+    {"properties", K_MAP},
+    {"required", K_NAMES},
+    {"additionalProperties", K_SCHEMA},
+    {"items", K_ITEMS},
+    {"description", K_STRING},
+    {"title", K_STRING},
+    {"enum", K_ARRAY},
+    {"examples", K_ARRAY},
+    {"$ref", K_STRING},
+    {"$defs", K_MAP},
+    {"definitions", K_MAP},
+    {"anyOf", K_LIST},
+    {"allOf", K_LIST},
+    {"oneOf", K_LIST},
+    {"prefixItems", K_LIST},
+    {"not", K_SCHEMA},
+    {"if", K_SCHEMA},
+    {"then", K_SCHEMA},
+    {"else", K_SCHEMA},
+    {"contains", K_SCHEMA},
+    {"propertyNames", K_SCHEMA},
+    {"unevaluatedItems", K_SCHEMA},
+    {"unevaluatedProperties", K_SCHEMA},
+    {"patternProperties", K_MAP},
+    {"dependentSchemas", K_MAP},
+    {"format", K_STRING},
+    {"pattern", K_STRING},
+    {"$schema", K_STRING},
+    {"$id", K_STRING},
+    {"$anchor", K_STRING},
+    {"$comment", K_STRING},
+    {"contentEncoding", K_STRING},
+    {"contentMediaType", K_STRING},
+    {"uniqueItems", K_BOOL},
+    {"readOnly", K_BOOL},
+    {"writeOnly", K_BOOL},
+    {"deprecated", K_BOOL},
+    {"minimum", K_NUMBER},
+    {"maximum", K_NUMBER},
+    {"exclusiveMinimum", K_NUMBER},
+    {"exclusiveMaximum", K_NUMBER},
+    {"multipleOf", K_POSITIVE},
+    {"minLength", K_COUNT},
+    {"maxLength", K_COUNT},
+    {"minItems", K_COUNT},
+    {"maxItems", K_COUNT},
+    {"minProperties", K_COUNT},
+    {"maxProperties", K_COUNT},
+    {"minContains", K_COUNT},
+    {"maxContains", K_COUNT},
 };
 
 static const char *const type_names[] = {"object", "array", "string", "number", "integer", "boolean", "null"};
@@ -84,7 +124,7 @@ static di_status sorted_names(const struct di_json *v, const struct di_path *at,
         qsort(names, v->count, sizeof *names, compare_names);
     for (i = 1; i < v->count; i++)
         if (di_str_eq(names[i - 1], names[i]))
-            TRY(di_path_fail(err, at, "names \"%.*s\" twice", (int)(names[i].n > 60 ? 60 : names[i].n), names[i].p));
+            TRY(di_path_fail(err, at, "names \"%.*s\" twice", di_path_shown(names[i]), names[i].p));
     *out = names;
     return DI_OK;
 out:
@@ -132,7 +172,8 @@ static di_status check_keyword(const struct di_json *v, enum kind kind, const st
     static const struct {
         enum di_json_type type;
         const char *what;
-    } plain[] = {[K_STRING] = {DI_JSON_STRING, "a string"}, [K_BOOL] = {DI_JSON_BOOL, "true or false"}, [K_ARRAY] = {DI_JSON_ARRAY, "an array"}};
+    } plain[] = {
+        [K_STRING] = {DI_JSON_STRING, "a string"}, [K_BOOL] = {DI_JSON_BOOL, "true or false"}, [K_ARRAY] = {DI_JSON_ARRAY, "an array"}};
     switch (kind) {
     case K_SCHEMA: return di_schema_check(v, at, err);
     case K_ITEMS: return di_json_is(v, DI_JSON_ARRAY) ? check_children(v, DI_JSON_ARRAY, at, err) : di_schema_check(v, at, err);
