@@ -1,0 +1,243 @@
+/* Equality of bits: the same logits whatever the chunks, the threads, and the company of other requests (backend.h: a row depends on itself). */
+#include "engine/engine.h"
+#include "engine/golden.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+static const char *const isas[] = {"ref", "avx2", "avx512", "avx512bf16", "amx"};
+#ifdef DI_TEST_QUICK
+static const char *const configs[] = {"tiny_d"};
+#else
+static const char *const configs[] = {"tiny_a", "tiny_b", "tiny_c", "tiny_d"};
+#endif
+
+static void open_vectors(const char *name, struct di_golden *g)
+{
+    char dir[256];
+    di_error err = {0};
+    snprintf(dir, sizeof dir, DI_SOURCE_DIR "/tests/data/vectors/%s", name);
+    if (di_golden_open(dir, dir, g, &err) != DI_OK)
+        fail_msg("%s: %s (%s)", name, err.message, err.where);
+}
+
+static float *logits_of(const struct di_golden *g, struct di_golden_run run, size_t *count)
+{
+    struct di_model *m;
+    struct di_kv_store *s;
+    di_error err = {0};
+    size_t vocab = (size_t)di_golden_field(g, run.mode, "logits")->shape[1];
+    *count = (size_t)g->n_ids * vocab;
+    float *logits = calloc(*count, sizeof *logits);
+    if (di_golden_run(g, &run, logits, &m, &s, &err) != DI_OK)
+        fail_msg("%s: %s (%s)", run.mode, err.message, err.where);
+    di_kv_store_destroy(s);
+    di_model_close(m);
+    return logits;
+}
+
+static void compare_run(const struct di_golden *g, const float *whole, size_t count, struct di_golden_run run, const char *config)
+{
+    size_t n;
+    float *part = logits_of(g, run, &n);
+    for (size_t i = 0; i < count; i++)
+        if (memcmp(&whole[i], &part[i], sizeof(float)) != 0)
+            fail_msg("%s %s %s: chunk %d, decode from %d, %d threads: row %zu differs from the whole prompt", config, run.mode, run.isa, run.chunk,
+                     run.decode_from, run.threads, i / (count / (size_t)g->n_ids));
+    free(part);
+}
+
+static void check_mode(const struct di_golden *g, const char *config, const char *mode, const char *isa)
+{
+    static const int chunks[] = {1, 7, 64, 129};
+    size_t count;
+    float *whole = logits_of(g, (struct di_golden_run){.mode = mode, .isa = isa, .threads = 2, .chunk = g->n_ids, .decode_from = g->n_ids}, &count);
+    for (size_t i = 0; i < sizeof chunks / sizeof *chunks; i++)
+        compare_run(g, whole, count, (struct di_golden_run){.mode = mode, .isa = isa, .threads = 1 + (int)i % 2, .chunk = chunks[i], .decode_from = g->n_ids},
+                    config);
+    compare_run(g, whole, count, (struct di_golden_run){.mode = mode, .isa = isa, .threads = 2, .chunk = 33, .decode_from = g->n_ids / 2}, config);
+    compare_run(g, whole, count, (struct di_golden_run){.mode = mode, .isa = isa, .threads = 1, .chunk = g->n_ids, .decode_from = g->n_ids}, config);
+    free(whole);
+}
+
+/* decode_from 1 is chunk 1 of the first position and one row at a time: covered by chunk 1 as the steps are the same. */
+static void test_chunks_and_threads(void **state)
+{
+    (void)state;
+    static const char *const ref_modes[] = {"f32_nocache_quant", "f32", "f32r", "bf16", "bf16_wo_a_q8"};
+    for (size_t c = 0; c < sizeof configs / sizeof *configs; c++) {
+        struct di_golden g;
+        open_vectors(configs[c], &g);
+        for (size_t i = 0; i < sizeof ref_modes / sizeof *ref_modes; i++)
+            check_mode(&g, configs[c], ref_modes[i], "ref");
+        for (size_t k = 1; k < sizeof isas / sizeof *isas; k++)
+            for (size_t i = 3; i < 5 && strstr(di_cpu_isa_list(), isas[k]); i++)
+                check_mode(&g, configs[c], ref_modes[i], isas[k]);
+        di_golden_close(&g);
+    }
+}
+
+/* ---------------------------------------------------------------- company */
+
+struct answer {
+    int32_t ids[64];
+    float logprobs[64];
+    int n;
+    enum di_end end;
+    bool over;
+};
+
+static bool take_token(void *ctx, const struct di_sample *s)
+{
+    struct answer *a = ctx;
+    a->logprobs[a->n] = s->logprob;
+    a->ids[a->n++] = s->id;
+    return true;
+}
+
+static void take_end(void *ctx, enum di_end end, const di_error *err)
+{
+    struct answer *a = ctx;
+    (void)err;
+    assert_false(a->over);
+    a->over = true;
+    a->end = end;
+}
+
+#define REQUESTS 12
+struct plan {
+    int32_t prompt[REQUESTS][300];
+    int n_prompt[REQUESTS], max_tokens[REQUESTS];
+    double temperature[REQUESTS];
+};
+
+static void make_plan(struct plan *p, int vocab)
+{
+    static const int lengths[REQUESTS] = {1, 2, 3, 63, 64, 65, 127, 128, 129, 130, 200, 299};
+    uint64_t x = 12345;
+    for (int r = 0; r < REQUESTS; r++) {
+        p->n_prompt[r] = lengths[r];
+        p->max_tokens[r] = 5 + 7 * r % 41;
+        p->temperature[r] = r % 3 ? 1.0 : 0.0;
+        for (int i = 0; i < lengths[r]; i++) {
+            x = x * 6364136223846793005u + 1442695040888963407u;
+            p->prompt[r][i] = (int32_t)((x >> 33) % (uint64_t)vocab);
+        }
+    }
+}
+
+static void run_plan(struct di_model *m, const struct plan *p, int batch, int chunk, int only, struct answer *answers)
+{
+    struct di_engine *e;
+    struct di_engine_config config = {.max_batch = batch, .prefill_chunk = chunk, .context = 400};
+    di_error err = {0};
+    bool busy = true;
+    assert_int_equal(di_engine_create(m, &config, &e, &err), DI_OK);
+    for (int r = 0; r < REQUESTS; r++) {
+        answers[r] = (struct answer){0};
+        struct di_request q = {.prompt = p->prompt[r], .n_prompt = p->n_prompt[r], .max_tokens = p->max_tokens[r], .sampling = di_sampling_params_default(),
+                               .on_token = take_token, .on_end = take_end, .ctx = &answers[r]};
+        q.sampling.temperature = p->temperature[r];
+        q.sampling.seed = r;
+        q.sampling.logprobs = true;
+        q.sampling.repetition_penalty = r % 2 ? 1.1 : 1.0;
+        if (only < 0 || only == r)
+            assert_int_equal(di_engine_submit(e, &q, NULL, &err), DI_OK);
+    }
+    while (busy)
+        assert_int_equal(di_engine_step(e, &busy, &err), DI_OK);
+    struct di_engine_stats s = di_engine_stats(e);
+    assert_int_equal(s.running, 0);
+    assert_int_equal(s.waiting, 0);
+    di_engine_destroy(e);
+}
+
+static struct di_model *open_tiny(struct di_golden *g, const char *isa)
+{
+    struct di_model *m;
+    di_error err = {0};
+    const struct di_tensor *map = di_golden_field(g, NULL, "engram_token_map");
+    struct di_model_params p = {.max_rows = 300, .max_context = 400, .threads = 2, .isa = isa, .token_map = (const int32_t *)(const void *)map->data};
+    assert_true(di_numerics_by_name("bf16", &p.numerics));
+    if (di_model_open(g->dir, &p, &m, &err) != DI_OK)
+        fail_msg("%s (%s)", err.message, err.where);
+    return m;
+}
+
+static void test_company(void **state)
+{
+    (void)state;
+    static const struct {
+        int batch, chunk;
+    } mixes[] = {{1, 256}, {2, 17}, {5, 64}, {12, 1}, {12, 200}};
+    static struct plan p;
+    static struct answer alone[REQUESTS], got[REQUESTS];
+    for (size_t k = 0; k < sizeof isas / sizeof *isas; k++) {
+        struct di_golden g;
+        if (!strstr(di_cpu_isa_list(), isas[k]))
+            continue;
+        open_vectors("tiny_a", &g);
+        struct di_model *m = open_tiny(&g, isas[k]);
+        make_plan(&p, m->c->vocab_size);
+        for (int r = 0; r < REQUESTS; r++) {
+            run_plan(m, &p, 1, 300 - 1, r, got);
+            alone[r] = got[r];
+            assert_int_equal(alone[r].n, p.max_tokens[r]);
+        }
+        for (size_t i = 0; i < sizeof mixes / sizeof *mixes; i++) {
+            run_plan(m, &p, mixes[i].batch, mixes[i].chunk, -1, got);
+            for (int r = 0; r < REQUESTS; r++) {
+                assert_true(got[r].over && got[r].end == DI_END_LENGTH);
+                assert_int_equal(got[r].n, alone[r].n);
+                if (memcmp(got[r].ids, alone[r].ids, sizeof got[r].ids) || memcmp(got[r].logprobs, alone[r].logprobs, sizeof got[r].logprobs))
+                    fail_msg("%s: request %d differs from its solo run at batch %d, chunk %d", isas[k], r, mixes[i].batch, mixes[i].chunk);
+            }
+        }
+        di_model_close(m);
+        di_golden_close(&g);
+    }
+}
+
+/* ---------------------------------------------------------------- steady decoding allocates nothing */
+
+static void test_decode_allocates_nothing(void **state)
+{
+    (void)state;
+    struct di_golden g;
+    struct di_engine *e;
+    di_error err = {0};
+    bool busy;
+    open_vectors("tiny_a", &g);
+    struct di_model *m = open_tiny(&g, NULL);
+    struct di_engine_config config = {.max_batch = 4, .prefill_chunk = 64, .context = 400};
+    assert_int_equal(di_engine_create(m, &config, &e, &err), DI_OK);
+    for (int r = 0; r < 4; r++) {
+        struct di_request q = {.prompt = g.ids, .n_prompt = 10 + r, .max_tokens = 100, .sampling = di_sampling_params_default()};
+        q.sampling.frequency_penalty = 0.1;
+        assert_int_equal(di_engine_submit(e, &q, NULL, &err), DI_OK);
+    }
+    for (int i = 0; i < 4; i++)
+        assert_int_equal(di_engine_step(e, &busy, &err), DI_OK);
+    uint64_t before = di_mem_calls();
+    for (int i = 0; i < 80; i++)
+        assert_int_equal(di_engine_step(e, &busy, &err), DI_OK);
+    assert_true(busy);
+    assert_int_equal(di_mem_calls(), before);
+    di_engine_destroy(e);
+    di_model_close(m);
+    di_golden_close(&g);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_chunks_and_threads),
+        cmocka_unit_test(test_company),
+        cmocka_unit_test(test_decode_allocates_nothing),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
