@@ -91,7 +91,7 @@ static di_status run_logits(const struct options *o, di_error *err)
     if (load.context == 0)
         load.context = (int64_t)ids.n; /* a context that is too long for the model is refused by di_load */
     load.max_batch = 1;
-    TRY(di_load(&load, true, &l, err));
+    TRY(di_load(&load, false, &l, err));
     CHECK((int64_t)ids.n <= l.context, err, DI_ERR_LIMIT, "ids", "%zu ids are more than the context of %lld", ids.n, (long long)l.context);
     bool last = strcmp(o->positions, "last") == 0;
     size_t rows = last ? 1 : ids.n, chunk = (size_t)load.prefill_chunk;

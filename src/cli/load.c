@@ -48,6 +48,39 @@ static di_status print_plan(const struct di_loaded *l, const struct di_model_par
     return DI_OK;
 }
 
+/* The map of a folder of golden vectors. */
+static di_status read_token_map(const char *dir, const struct di_config *c, struct di_text_model *out, di_error *err)
+{
+    struct di_safetensors st = {0};
+    struct di_buf path = {0};
+    di_status status = DI_OK;
+    di_buf_addf(&path, "%s/vectors.safetensors", dir);
+    TRY(di_buf_ok(&path, err));
+    TRY(di_safetensors_open(path.p, &st, err));
+    const struct di_tensor *t = di_safetensors_find(&st, "engram_token_map");
+    CHECK(t && t->dtype == DI_DT_I32 && t->bytes == (size_t)c->vocab_size * sizeof(int32_t), err, DI_ERR_FORMAT, path.p,
+          "has no tensor engram_token_map with an int32 for each of %d ids", c->vocab_size);
+    out->token_map = di_malloc(t->bytes);
+    CHECK(out->token_map, err, DI_ERR_MEMORY, "", "out of memory for the token map");
+    memcpy(out->token_map, t->data, t->bytes);
+out:
+    di_safetensors_close(&st);
+    di_buf_fini(&path);
+    return status;
+}
+
+static di_status load_text(const char *dir, bool needed, struct di_loaded *out, di_error *err)
+{
+    di_error first = {0}, second;
+    if (!needed && out->config.n_engram == 0)
+        return DI_OK;
+    di_status status = di_text_model_load(dir, &out->config, &out->text, &first);
+    if (status == DI_ERR_NOT_FOUND && !needed && read_token_map(dir, &out->config, &out->text, &second) == DI_OK)
+        return DI_OK;
+    *err = first;
+    return status;
+}
+
 di_status di_load(const struct di_load_options *o, bool with_text, struct di_loaded *out, di_error *err)
 {
     di_status status = DI_OK;
@@ -59,8 +92,7 @@ di_status di_load(const struct di_load_options *o, bool with_text, struct di_loa
           (long long)out->config.max_position_embeddings);
     out->engine = (struct di_engine_config){(int)o->max_batch, (int)o->prefill_chunk, o->context, NULL};
     out->context = di_engine_context(&out->config, &out->engine);
-    if (with_text)
-        TRY(di_text_model_load(o->model, &out->config, &out->text, err));
+    TRY(load_text(o->model, with_text, out, err));
     out->engine.banned = out->text.banned;
     struct di_model_params p = {.max_rows = di_engine_max_rows(&out->engine), .max_context = out->context, .threads = (int)o->threads,
                                 .isa = o->isa, .token_map = out->text.token_map};

@@ -38,7 +38,8 @@ struct di_loaded {
     int64_t context;
 };
 
-/* Read config and (with `with_text`) tokenizer, print the memory plan, load the weights with progress. */
+/* Read config and tokenizer, print the memory plan, load the weights with progress. Without `with_text` a model directory may lack
+ * tokenizer.json, as those of golden vectors do: the engram token map is then the tensor engram_token_map of vectors.safetensors there. */
 di_status di_load(const struct di_load_options *o, bool with_text, struct di_loaded *out, di_error *err);
 void di_unload(struct di_loaded *l);
 

@@ -1,0 +1,275 @@
+/* deepinfer chat: talk to the model in a terminal. Answers stream, reasoning is dimmed, Ctrl-C ends an answer but not the program. */
+#include "base/clock.h"
+#include "cli/io.h"
+#include "cli/load.h"
+#include "engine/completion.h"
+
+#include <errno.h>
+#include <math.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+struct options {
+    struct di_load_options load;
+    const char *system, *effort;
+    int64_t max_tokens, top_k, seed;
+    double temperature, top_p, min_p;
+    bool thinking;
+};
+
+#define AT(field) offsetof(struct options, field)
+static const struct di_option table[] = {
+    DI_LOAD_ROWS(struct options, "1"),
+    {"system", DI_OPT_STRING, AT(system), NULL, 0, 0, NULL, "TEXT", "System message at the start of the conversation.", false},
+    {"thinking", DI_OPT_BOOL, AT(thinking), "true", 0, 0, NULL, NULL, "Let the model think before it answers; /think changes it.", false},
+    {"effort", DI_OPT_CHOICE, AT(effort), "high", 0, 0, "low|high|max", NULL, "How thoroughly it thinks.", false},
+    {"max-tokens", DI_OPT_INT, AT(max_tokens), NULL, 1, 1 << 30, NULL, "N", "Longest answer, reasoning included.", false},
+    {"temperature", DI_OPT_DOUBLE, AT(temperature), NULL, 0, 2, NULL, "T", "0 is greedy; default 1.", false},
+    {"top-p", DI_OPT_DOUBLE, AT(top_p), NULL, 1e-9, 1, NULL, "P", "Sample from the likeliest tokens that together have probability P.", false},
+    {"top-k", DI_OPT_INT, AT(top_k), "0", -1, 1 << 30, NULL, "K", "Sample from the K likeliest tokens; 0 is all.", false},
+    {"min-p", DI_OPT_DOUBLE, AT(min_p), "0", 0, 1, NULL, "P", "Drop tokens with less than P times the largest probability.", false},
+    {"seed", DI_OPT_INT, AT(seed), "0", 0, 0, NULL, "S", "Same conversation and seed: same answers. Each turn adds one.", false},
+};
+
+/* Set by the handler of Ctrl-C, cleared before each prompt and answer. The only thing a signal handler may do safely. */
+static volatile sig_atomic_t interrupted;
+
+static void on_interrupt(int signal)
+{
+    (void)signal;
+    interrupted = 1;
+}
+
+struct chat {
+    const struct options *o;
+    struct di_loaded loaded;
+    struct di_engine *engine;
+    struct di_buf history; /* messages of the request, separated by commas */
+    struct di_buf line;
+    bool thinking, colour, dim, was_reasoning;
+    int64_t turn;
+};
+
+static const char help_text[] = "  /think on|off  think before answering\n  /reset         forget the conversation\n  /help          this list\n"
+                                "  /exit          leave (Ctrl-D too)\nCtrl-C ends an answer.\n";
+
+/* ---------------------------------------------------------------- one answer */
+
+static void set_dim(struct chat *c, bool dim)
+{
+    if (c->colour && c->dim != dim)
+        fputs(dim ? "\033[2m" : "\033[0m", stdout);
+    c->dim = dim;
+}
+
+/* Control characters of an answer must not reach the terminal: they could move the cursor or change its settings. */
+static void print_safe(struct di_str s)
+{
+    for (size_t i = 0; i < s.n; i++) {
+        unsigned char ch = (unsigned char)s.p[i];
+        if (ch >= 0x20 || ch == '\n' || ch == '\t') {
+            if (ch != 0x7F)
+                putchar(ch);
+        }
+    }
+}
+
+static void show_event(void *arg, const struct di_parse_event *e)
+{
+    struct chat *c = arg;
+    if (e->kind == DI_EVENT_CONTENT && c->was_reasoning) {
+        set_dim(c, false);
+        fputs("\n\n", stdout);
+    }
+    c->was_reasoning = e->kind == DI_EVENT_REASONING;
+    set_dim(c, c->was_reasoning);
+    if (e->kind == DI_EVENT_CALL)
+        fputs("\ncalls ", stdout);
+    if (e->kind != DI_EVENT_DONE && e->kind != DI_EVENT_RECOVER)
+        print_safe(e->text);
+    fflush(stdout);
+}
+
+static void add_message(struct di_buf *b, const char *role, struct di_str content, struct di_str reasoning)
+{
+    di_buf_addf(b, "%s{\"role\":\"%s\",\"content\":", b->n ? "," : "", role);
+    di_json_write_string(b, content);
+    if (reasoning.n) {
+        di_buf_adds(b, ",\"reasoning_content\":");
+        di_json_write_string(b, reasoning);
+    }
+    di_buf_addc(b, '}');
+}
+
+static void print_speed(const struct di_completion *a, int64_t start, int64_t first, int64_t end)
+{
+    double prefill = (double)(first - start) * 1e-9, decode = (double)(end - first) * 1e-9;
+    fprintf(stderr, "[%zu prompt tokens in %.2f s, %zu tokens, %.1f tokens/s%s]\n", a->prompt.n, prefill, a->ids.n,
+            a->ids.n > 1 && decode > 0 ? (double)(a->ids.n - 1) / decode : 0.0,
+            a->end == DI_END_CANCELLED ? ", interrupted" : a->end == DI_END_LENGTH ? ", cut at the limit" : "");
+}
+
+static di_status stream_answer(struct chat *c, struct di_completion *a, di_error *err)
+{
+    int64_t id, start = di_clock_ns(), first = 0;
+    bool busy = true;
+    di_status status = DI_OK;
+    a->emit = show_event;
+    a->emit_arg = c;
+    TRY(di_completion_submit(a, c->engine, &id, err));
+    interrupted = 0;
+    while (busy) {
+        if (interrupted)
+            di_engine_cancel(c->engine, id);
+        TRY(di_engine_step(c->engine, &busy, err));
+        if (!first && a->ids.n > 0)
+            first = di_clock_ns();
+    }
+    set_dim(c, false);
+    putchar('\n');
+    fflush(stdout);
+    if (a->end == DI_END_ERROR)
+        return *err = a->err, a->err.code;
+    if (!c->o->load.quiet)
+        print_speed(a, start, first ? first : di_clock_ns(), di_clock_ns());
+out:
+    return status;
+}
+
+/* Answer the last user message; the answer joins the history even if it was interrupted. */
+static di_status answer(struct chat *c, di_error *err)
+{
+    struct di_completion_defaults d = {c->o->temperature, c->o->top_p, c->o->min_p, c->o->top_k, c->o->seed + c->turn++, c->o->max_tokens};
+    struct di_buf text = {0};
+    struct di_arena arena;
+    struct di_json *request;
+    struct di_completion *a = NULL;
+    di_status status = DI_OK;
+    di_arena_init(&arena);
+    di_buf_adds(&text, "{\"messages\":[");
+    di_buf_addv(&text, di_buf_str(&c->history));
+    di_buf_addf(&text, "],\"thinking\":{\"type\":\"%s\"},\"reasoning_effort\":\"%s\"}", c->thinking ? "enabled" : "disabled", c->o->effort);
+    TRY(di_buf_ok(&text, err));
+    TRY(di_json_parse(di_buf_str(&text), NULL, &arena, &request, err));
+    TRY(di_completion_create(&c->loaded.text, DI_PROTOCOL_CHAT, request, NULL, &d, c->loaded.context, &a, err));
+    TRY(stream_answer(c, a, err));
+    add_message(&c->history, "assistant", di_buf_str(&a->message.content), di_buf_str(&a->message.reasoning));
+    TRY(di_buf_ok(&c->history, err));
+out:
+    di_completion_destroy(a);
+    di_arena_fini(&arena);
+    di_buf_fini(&text);
+    return status;
+}
+
+/* ---------------------------------------------------------------- the conversation */
+
+/* One line from stdin. False at its end. Ctrl-C empties the line and asks again. */
+static bool read_line(struct chat *c)
+{
+    for (;;) {
+        di_buf_clear(&c->line);
+        if (isatty(STDIN_FILENO)) {
+            fputs(c->colour ? "\033[1m> \033[0m" : "> ", stdout);
+            fflush(stdout);
+        }
+        interrupted = 0;
+        for (;;) {
+            char ch;
+            ssize_t n = read(STDIN_FILENO, &ch, 1);
+            if (n < 0 && errno == EINTR) {
+                if (!interrupted)
+                    continue;
+                putchar('\n');
+                break;
+            }
+            if (n <= 0)
+                return c->line.n > 0;
+            if (ch == '\n')
+                return true;
+            di_buf_addc(&c->line, ch);
+        }
+    }
+}
+
+static void reset(struct chat *c)
+{
+    di_buf_clear(&c->history);
+    c->turn = 0;
+    if (c->o->system)
+        add_message(&c->history, "system", di_str_c(c->o->system), (struct di_str){0});
+}
+
+/* A line that begins with a slash. False for /exit. */
+static bool command(struct chat *c)
+{
+    const char *s = c->line.p;
+    if (strcmp(s, "/exit") == 0 || strcmp(s, "/quit") == 0)
+        return false;
+    if (strcmp(s, "/reset") == 0)
+        reset(c);
+    else if (strcmp(s, "/think on") == 0 || strcmp(s, "/think off") == 0)
+        c->thinking = strcmp(s + 7, "on") == 0;
+    else
+        fputs(help_text, stderr);
+    return true;
+}
+
+static void converse(struct chat *c)
+{
+    reset(c);
+    while (read_line(c)) {
+        di_error err = {0};
+        size_t before = c->history.n;
+        if (c->line.n == 0 || c->line.p[0] == 0)
+            continue;
+        if (c->line.p[0] == '/') {
+            if (!command(c))
+                return;
+            continue;
+        }
+        add_message(&c->history, "user", di_buf_str(&c->line), (struct di_str){0});
+        if (answer(c, &err) != DI_OK) { /* the message that failed is forgotten, the conversation goes on */
+            set_dim(c, false);
+            di_cli_fail("chat", &err);
+            if (c->history.p) {
+                c->history.n = before;
+                c->history.p[before] = 0;
+            }
+        }
+    }
+}
+
+static int run(const void *options)
+{
+    struct chat c = {.o = options};
+    di_error err = {0};
+    struct sigaction sa = {.sa_handler = on_interrupt}; /* no SA_RESTART: reading a line must end */
+    c.thinking = c.o->thinking;
+    c.colour = isatty(STDOUT_FILENO);
+    di_status status = di_load(&c.o->load, true, &c.loaded, &err);
+    if (status == DI_OK)
+        status = di_engine_create(c.loaded.model, &c.loaded.engine, &c.engine, &err);
+    if (status == DI_OK) {
+        sigaction(SIGINT, &sa, NULL);
+        if (isatty(STDIN_FILENO) && !c.o->load.quiet)
+            fputs("Talk to the model; /help lists the commands.\n", stderr);
+        converse(&c);
+    }
+    di_engine_destroy(c.engine);
+    di_unload(&c.loaded);
+    di_buf_fini(&c.history);
+    di_buf_fini(&c.line);
+    return status == DI_OK ? DI_EXIT_OK : di_cli_fail("chat", &err);
+}
+
+const struct di_command di_cmd_chat = {
+    .name = "chat",
+    .summary = "talk to the model in a terminal",
+    .usage = "--model DIR [options]",
+    .options = table,
+    .n_options = sizeof table / sizeof *table,
+    .options_size = sizeof(struct options),
+    .run = run,
+};
