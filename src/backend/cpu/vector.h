@@ -52,29 +52,45 @@ static inline struct topk topk_take(struct vec_arena *a, int k, int64_t cap)
         .k = k, .cap = (int)cap, .key = vec_take(a, (size_t)cap + 32, 4), .id = vec_take(a, (size_t)cap + 32, 4), .bound = INT32_MIN};
 }
 
-/* index_select: one row's query as small integers, one tile of keys, and the lists. */
+/* index_select: up to INDEX_ROWS queries as small integers with their lists, and one tile of keys that they share. */
 #define TILE_KEYS 32
-struct index_work {
-    int heads;        /* padded to a multiple of 4 with weight 0 */
+#define INDEX_ROWS 4
+struct index_pool {
+    const int32_t *block; /* candidate blocks, or NULL */
+    int32_t size;         /* of a block */
+    int32_t visible, count;
+};
+struct index_row {
     int8_t *q;        /* [heads][d]: twice the E2M1 values, each 8 channels as 4 even, 4 odd */
     float *scale, *w; /* [heads][d / 32]: a quarter of the scale; [heads] */
     int32_t *start;   /* [heads][d / 32]: takes the keys' offset of 12 back */
+    struct topk sel, cand;
+    int row;
+    struct index_pool pool; /* the keys it looks at */
+    int32_t block, left;    /* candidate block that is being scored, how many of its keys are to come, and its maximum so far */
+    float top;
+};
+struct index_work {
+    int heads;        /* padded to a multiple of 4 with weight 0 */
     uint8_t *codes;   /* [d / 4][TILE_KEYS][4]: twice the E2M1 values plus 12 */
     float *key_scale; /* [d / 32][TILE_KEYS] */
-    struct topk sel, cand;
+    struct index_row row[INDEX_ROWS];
 };
 static inline struct index_work index_take(struct vec_arena *a, int heads, int d, int topk, int cand_blocks)
 {
     size_t h = vec_up(heads, 4), blocks = (size_t)d / 32;
     struct index_work w = {.heads = (int)h};
-    w.q = vec_take(a, h * (size_t)d, 1);
-    w.scale = vec_take(a, h * blocks, sizeof(float));
-    w.w = vec_take(a, h, sizeof(float));
-    w.start = vec_take(a, h * blocks, sizeof(int32_t));
     w.codes = vec_take(a, (size_t)d * TILE_KEYS, 1);
     w.key_scale = vec_take(a, blocks * TILE_KEYS, sizeof(float));
-    w.sel = topk_take(a, topk, 2 * (int64_t)topk + TILE_KEYS);
-    w.cand = topk_take(a, cand_blocks, 2 * (int64_t)cand_blocks + TILE_KEYS);
+    for (int i = 0; i < INDEX_ROWS; i++) {
+        struct index_row *r = &w.row[i];
+        r->q = vec_take(a, h * (size_t)d, 1);
+        r->scale = vec_take(a, h * blocks, sizeof(float));
+        r->w = vec_take(a, h, sizeof(float));
+        r->start = vec_take(a, h * blocks, sizeof(int32_t));
+        r->sel = topk_take(a, topk, 2 * (int64_t)topk + TILE_KEYS);
+        r->cand = topk_take(a, cand_blocks, 2 * (int64_t)cand_blocks + TILE_KEYS);
+    }
     return w;
 }
 /* One row by all threads: the best of each thread's part, to be merged. */

@@ -92,11 +92,6 @@ static void topk_reset(struct topk *t)
 /* ---------------------------------------------------------------- scores */
 
 /* Which keys a row looks at: all visible groups, or those of its candidate blocks; numbered 0 .. count. */
-struct index_pool {
-    const int32_t *block; /* candidate blocks, or NULL */
-    int32_t size;         /* of a block */
-    int32_t visible, count;
-};
 static struct index_pool row_pool(const struct di_op_index_select *d, int row)
 {
     int32_t visible = (d->rows->pos[row] + 1) / d->kv->layout->ratio[d->src];
@@ -133,16 +128,17 @@ static int32_t walk_next(struct pool_walk *w)
     return w->id++;
 }
 
-/* The query as integers. Its values are Q4e values already, and Q4e of them gives the same values. */
-static void load_query(const struct di_op_index_select *d, int row, struct index_work *w)
+/* The query of a row as integers. Its values are Q4e values already, and Q4e of them gives the same values. */
+static void load_query(const struct di_op_index_select *d, int row, int heads, struct index_row *r)
 {
     int blocks = d->d / 32;
     const float *q = (const float *)d->q + (int64_t)row * d->heads * d->d;
-    memset(w->q, 0, (size_t)(w->heads * d->d));
-    for (int h = 0; h < w->heads; h++) {
-        w->w[h] = h < d->heads ? ((const float *)d->w)[(int64_t)row * d->heads + h] : 0;
+    r->row = row;
+    memset(r->q, 0, (size_t)(heads * d->d));
+    for (int h = 0; h < heads; h++) {
+        r->w[h] = h < d->heads ? ((const float *)d->w)[(int64_t)row * d->heads + h] : 0;
         for (int b = 0; b < blocks; b++) {
-            int8_t *out = w->q + h * d->d + 32 * b;
+            int8_t *out = r->q + h * d->d + 32 * b;
             int32_t code[32], sum = 0;
             int e = 0;
             if (h < d->heads) {
@@ -156,8 +152,8 @@ static void load_query(const struct di_op_index_select *d, int row, struct index
                     sum += code[c];
                 }
             }
-            w->scale[h * blocks + b] = 0.25f * power_of_two(e);
-            w->start[h * blocks + b] = -12 * sum;
+            r->scale[h * blocks + b] = 0.25f * power_of_two(e);
+            r->start[h * blocks + b] = -12 * sum;
         }
     }
 }
@@ -210,7 +206,7 @@ static void decode_keys(const uint8_t *const key[TILE_KEYS], int d, struct index
 #define INDEX_HEADS 1 /* 4 + 4 + 4 + 2: 14 */
 #endif
 
-VEC_INLINE void score_heads(const struct index_work *w, int h, int d, vf total[2])
+VEC_INLINE void score_heads(const struct index_work *w, const struct index_row *r, int h, int d, vf total[2])
 {
     int blocks = d / 32;
     vf s[INDEX_HEADS][2];
@@ -219,12 +215,12 @@ VEC_INLINE void score_heads(const struct index_work *w, int h, int d, vf total[2
     for (int b = 0; b < blocks; b++) {
         vi sum[INDEX_HEADS][2];
         for (int i = 0; i < INDEX_HEADS; i++)
-            sum[i][0] = sum[i][1] = vi_dot_begin(w->start[(h + i) * blocks + b]);
+            sum[i][0] = sum[i][1] = vi_dot_begin(r->start[(h + i) * blocks + b]);
         for (int c = 8 * b; c < 8 * b + 8; c++) {
             vi k0 = vi_load(w->codes + c * TILE_KEYS * 4), k1 = vi_load(w->codes + c * TILE_KEYS * 4 + 64);
             for (int i = 0; i < INDEX_HEADS; i++) {
                 int32_t four;
-                memcpy(&four, w->q + (h + i) * d + 4 * c, 4);
+                memcpy(&four, r->q + (h + i) * d + 4 * c, 4);
                 sum[i][0] = vi_dot_step(sum[i][0], k0, vi_set1(four));
                 sum[i][1] = vi_dot_step(sum[i][1], k1, vi_set1(four));
             }
@@ -232,32 +228,26 @@ VEC_INLINE void score_heads(const struct index_work *w, int h, int d, vf total[2
         for (int t = 0; t < 2; t++) {
             vf scale = vf_load(w->key_scale + b * TILE_KEYS + 16 * t);
             for (int i = 0; i < INDEX_HEADS; i++) {
-                vf product = vi_to_f32(vi_dot_end(sum[i][t], w->start[(h + i) * blocks + b]));
-                s[i][t] = vf_fma(product, vf_mul(scale, vf_set1(w->scale[(h + i) * blocks + b])), s[i][t]);
+                vf product = vi_to_f32(vi_dot_end(sum[i][t], r->start[(h + i) * blocks + b]));
+                s[i][t] = vf_fma(product, vf_mul(scale, vf_set1(r->scale[(h + i) * blocks + b])), s[i][t]);
             }
         }
     }
     for (int i = 0; i < INDEX_HEADS; i++)
         for (int t = 0; t < 2; t++)
-            total[t] = vf_fma(vf_set1(w->w[h + i]), vf_max(s[i][t], vf_zero()), total[t]);
+            total[t] = vf_fma(vf_set1(r->w[h + i]), vf_max(s[i][t], vf_zero()), total[t]);
 }
 
-static void score_keys(const struct index_work *w, int d, float score[TILE_KEYS])
+static void score_keys(const struct index_work *w, const struct index_row *r, int d, float score[TILE_KEYS])
 {
     vf total[2] = {vf_zero(), vf_zero()};
     for (int h = 0; h < w->heads; h += INDEX_HEADS)
-        score_heads(w, h, d, total);
+        score_heads(w, r, h, d, total);
     vf_store(score, total[0]);
     vf_store(score + 16, total[1]);
 }
 
-/* ---------------------------------------------------------------- one row */
-
-struct index_job {
-    struct di_cpu *cpu;
-    const struct di_op_index_select *d;
-    int row; /* of the row that all threads share */
-};
+/* ---------------------------------------------------------------- rows of one thread */
 
 /* Push the n scored keys of a tile. */
 static void push_tile(struct topk *t, const int32_t *id, int n, const float *score)
@@ -275,19 +265,16 @@ static void push_tile(struct topk *t, const int32_t *id, int n, const float *sco
 }
 
 /* Maxima of candidate blocks. A part begins at a block's first key; its keys are neighbours. */
-struct block_walk {
-    int32_t block, left; /* present block and how many of its keys are to come */
-    float top;
-};
-static void push_blocks(struct topk *t, struct block_walk *b, const struct index_pool *pool, int n, bool last, const float *score)
+static void push_blocks(struct index_row *r, int n, bool last, const float *score)
 {
     for (int k = 0; k < n; k++) {
-        b->top = score[k] > b->top ? score[k] : b->top;
-        if (--b->left > 0 && !(last && k == n - 1))
+        r->top = score[k] > r->top ? score[k] : r->top;
+        if (--r->left > 0 && !(last && k == n - 1))
             continue;
-        bool newest = b->block == (pool->visible - 1) / pool->size;
-        topk_push(t, order_key(newest ? INFINITY : b->top), b->block);
-        *b = (struct block_walk){b->block + 1, pool->size, -INFINITY};
+        bool newest = r->block == (r->pool.visible - 1) / r->pool.size;
+        topk_push(&r->cand, order_key(newest ? INFINITY : r->top), r->block++);
+        r->left = r->pool.size;
+        r->top = -INFINITY;
     }
 }
 
@@ -312,32 +299,44 @@ static void next_tile(const struct di_op_index_select *d, int slot, struct pool_
         t->key[k] = t->key[k - 1];
 }
 
-/* Score numbers [begin, end) of the row's pool. */
-static void score_pool(const struct di_op_index_select *d, int row, const struct index_pool *pool, di_range part, struct index_work *w)
+/* Score numbers [begin, end) of the pools of the first n_rows rows: of one request, and without candidate blocks if more than one. */
+static void score_pools(const struct di_op_index_select *d, struct index_work *w, int n_rows, di_range part)
 {
-    int slot = d->rows->chunks[d->rows->chunk[row]].slot;
+    int slot = d->rows->chunks[d->rows->chunk[w->row[0].row]].slot;
     float score[TILE_KEYS];
     struct key_tile tiles[2];
-    struct pool_walk walk = walk_from(pool, part.begin);
-    struct block_walk block = {pool->size ? (int32_t)(part.begin / pool->size) : 0, pool->size, -INFINITY};
-    topk_reset(&w->sel);
-    topk_reset(&w->cand);
-    next_tile(d, slot, &walk, part.end - part.begin, &tiles[0]);
-    for (int64_t i = part.begin, turn = 0; i < part.end; i += TILE_KEYS, turn ^= 1) {
-        const struct key_tile *t = &tiles[turn];
-        if (i + TILE_KEYS < part.end)
-            next_tile(d, slot, &walk, part.end - i - TILE_KEYS, &tiles[turn ^ 1]);
-        decode_keys(t->key, d->d, w);
-        score_keys(w, d->d, score);
-        for (int k = 0; d->scores && k < t->n; k++)
-            if (t->id[k] < d->scores_ld)
-                d->scores[row * d->scores_ld + t->id[k]] = score[k];
-        push_tile(&w->sel, t->id, t->n, score);
-        if (d->mode == DI_CAND_PRODUCE)
-            push_blocks(&w->cand, &block, pool, t->n, i + t->n == part.end, score);
+    struct pool_walk walk = walk_from(&w->row[0].pool, part.begin);
+    for (int i = 0; i < n_rows; i++) {
+        struct index_row *r = &w->row[i];
+        topk_reset(&r->sel);
+        topk_reset(&r->cand);
+        r->block = r->pool.size ? (int32_t)(part.begin / r->pool.size) : 0;
+        r->left = r->pool.size;
+        r->top = -INFINITY;
     }
-    topk_reduce(&w->sel);
-    topk_reduce(&w->cand);
+    next_tile(d, slot, &walk, part.end - part.begin, &tiles[0]);
+    for (int64_t at = part.begin, turn = 0; at < part.end; at += TILE_KEYS, turn ^= 1) {
+        const struct key_tile *t = &tiles[turn];
+        if (at + TILE_KEYS < part.end)
+            next_tile(d, slot, &walk, part.end - at - TILE_KEYS, &tiles[turn ^ 1]);
+        decode_keys(t->key, d->d, w);
+        for (int i = 0; i < n_rows; i++) {
+            struct index_row *r = &w->row[i];
+            int64_t end = r->pool.count < part.end ? r->pool.count : part.end;
+            int n = end - at < t->n ? (int)(end - at) : t->n; /* may be negative: this row sees fewer */
+            score_keys(w, r, d->d, score);
+            for (int k = 0; d->scores && k < n; k++)
+                if (t->id[k] < d->scores_ld)
+                    d->scores[r->row * d->scores_ld + t->id[k]] = score[k];
+            push_tile(&r->sel, t->id, n, score);
+            if (d->mode == DI_CAND_PRODUCE)
+                push_blocks(r, n, at + n == end, score);
+        }
+    }
+    for (int i = 0; i < n_rows; i++) {
+        topk_reduce(&w->row[i].sel);
+        topk_reduce(&w->row[i].cand);
+    }
 }
 
 /* Everything that needs no scores: how many keys compete, and the lists where all are taken. False: nothing is left to do. */
@@ -371,22 +370,41 @@ static void finish_row(const struct di_op_index_select *d, int row, const struct
     }
 }
 
+static void finish_group(const struct di_op_index_select *d, struct index_work *w, int *n)
+{
+    int64_t end = 0;
+    for (int i = 0; i < *n; i++)
+        end = w->row[i].pool.count > end ? w->row[i].pool.count : end;
+    if (*n > 0)
+        score_pools(d, w, *n, (di_range){0, end});
+    for (int i = 0; i < *n; i++)
+        finish_row(d, w->row[i].row, &w->row[i].sel, &w->row[i].cand);
+    *n = 0;
+}
+
+/* Rows of one request share the decoded keys. */
 static void index_select_rows(struct di_cpu *cpu, const void *desc, int thread, di_range rows)
 {
     const struct di_op_index_select *d = desc;
     struct vec_arena a = vec_thread(cpu, thread);
     struct index_work w = index_take(&a, d->heads, d->d, d->topk, d->cand_blocks);
+    int n = 0;
     for (int64_t i = rows.begin; i < rows.end; i++) {
-        struct index_pool pool;
-        if (!begin_row(d, (int)i, &pool))
-            continue;
-        load_query(d, (int)i, &w);
-        score_pool(d, (int)i, &pool, (di_range){0, pool.count}, &w);
-        finish_row(d, (int)i, &w.sel, &w.cand);
+        if (n == INDEX_ROWS || d->mode == DI_CAND_FILTER || (n > 0 && d->rows->chunk[i] != d->rows->chunk[w.row[0].row]))
+            finish_group(d, &w, &n);
+        if (begin_row(d, (int)i, &w.row[n].pool))
+            load_query(d, (int)i, w.heads, &w.row[n++]);
     }
+    finish_group(d, &w, &n);
 }
 
 /* ---------------------------------------------------------------- one row by all threads */
+
+struct index_job {
+    struct di_cpu *cpu;
+    const struct di_op_index_select *d;
+    int row;
+};
 
 static void index_select_part(void *ctx, int thread, int n_threads)
 {
@@ -395,11 +413,11 @@ static void index_select_part(void *ctx, int thread, int n_threads)
     struct vec_arena mine = vec_thread(j->cpu, thread), shared = vec_shared(j->cpu);
     struct index_work w = index_take(&mine, d->heads, d->d, d->topk, d->cand_blocks);
     struct index_merge g = index_merge_take(&shared, d->topk, d->cand_blocks, j->cpu->threads);
-    struct index_pool pool = row_pool(d, j->row);
     int64_t grain = d->mode == DI_CAND_PRODUCE ? (int64_t)TILE_KEYS * d->cand_block_size : TILE_KEYS;
-    load_query(d, j->row, &w);
-    score_pool(d, j->row, &pool, di_split(pool.count, grain, thread, n_threads), &w);
-    const struct topk *from[2] = {&w.sel, &w.cand}, *to[2] = {&g.sel, &g.cand};
+    w.row[0].pool = row_pool(d, j->row);
+    load_query(d, j->row, w.heads, &w.row[0]);
+    score_pools(d, &w, 1, di_split(w.row[0].pool.count, grain, thread, n_threads));
+    const struct topk *from[2] = {&w.row[0].sel, &w.row[0].cand}, *to[2] = {&g.sel, &g.cand};
     for (int l = 0; l < 2; l++) {
         memcpy(to[l]->key + (int64_t)thread * to[l]->k, from[l]->key, (size_t)from[l]->n * 4);
         memcpy(to[l]->id + (int64_t)thread * to[l]->k, from[l]->id, (size_t)from[l]->n * 4);
