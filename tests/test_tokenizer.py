@@ -182,6 +182,22 @@ def differential(count, name, binary, path, total, seed):
                 as_one=True)
 
 
+def long_texts(count, name, binary, path, seed):
+    """Texts in which words repeat, so that what was merged before is used again; and long pieces."""
+    from tokenizers import Tokenizer
+    plain = Tokenizer.from_str(without_added(path))
+    rng = random.Random(seed)
+    texts = []
+    for i in range(20):
+        words = [random_text(rng) for _ in range(200)] + WORDS
+        texts.append("".join(rng.choice(words) + rng.choice(SPACES) for _ in range(rng.randint(500, 9000))))
+        texts.append("".join(rng.choice(words[i % 2::7]).replace(" ", "") for _ in range(3000)))
+        texts.append("".join(rng.choices("abcdefghijklmnop日本語中文字的", k=rng.randint(80, 40000))))
+    got = binary.lines({"text": t, "added": False} for t in texts)
+    want = plain.encode_batch(texts, add_special_tokens=False)
+    count.group(f"long texts, {name}", ((g["ids"] == w.ids, t[:200]) for g, w, t in zip(got, want, texts)), as_one=True)
+
+
 def without_added(path):
     with open(path, encoding="utf-8") as f:
         tree = json.load(f)
@@ -216,6 +232,8 @@ def main():
         merges_as_pairs(count, path, args.binary)
         command_line(count, large)
         every_character(count, "128k", large, path)
+        long_texts(count, "128k", large, path, args.seed)
+        long_texts(count, "nano", small, nano, args.seed + 1)
         differential(count, "128k", large, path, args.count, args.seed)
         differential(count, "nano", small, nano, args.count, args.seed + 1)
     print(f"{count.passed} passed, {count.failed} failed")

@@ -2,7 +2,9 @@
 
 #define NO_RANK UINT32_MAX
 #define FREE_SLOT UINT64_MAX
-#define SHORT_PIECE 48  /* up to here scanning for the lowest rank beats the heap */
+#define NO_KEY INT32_MAX
+#define SHORT_PIECE 256 /* up to here looking for the lowest rank beats a heap; positions fit one byte */
+#define GROUP 8
 #define MAX_PROBES 1000
 
 void di_ids_fini(struct di_ids *ids)
@@ -41,9 +43,10 @@ di_status di_bpe_init(struct di_bpe *b, uint32_t merges, di_error *err)
     b->cap_merges = merges;
     b->shift = 64 - log2;
     b->pairs = di_malloc(slots * sizeof *b->pairs);
+    b->filter = di_calloc(slots / 2, 1);
     b->byte_rank = di_malloc(65536 * sizeof *b->byte_rank);
     b->merged = di_malloc(merges * sizeof *b->merged);
-    if (!b->pairs || !b->byte_rank || !b->merged) {
+    if (!b->pairs || !b->filter || !b->byte_rank || !b->merged) {
         di_bpe_fini(b);
         return di_fail(err, DI_ERR_MEMORY, "", "out of memory for %u merges", (unsigned)merges);
     }
@@ -54,9 +57,11 @@ di_status di_bpe_init(struct di_bpe *b, uint32_t merges, di_error *err)
 void di_bpe_fini(struct di_bpe *b)
 {
     di_free(b->pairs);
+    di_free(b->filter);
     di_free(b->byte_rank);
     di_free(b->merged);
     b->pairs = NULL;
+    b->filter = NULL;
     b->byte_rank = NULL;
     b->merged = NULL;
 }
@@ -66,16 +71,24 @@ static inline uint64_t pair_key(int32_t left, int32_t right)
     return (uint64_t)(uint32_t)left << 20 | (uint32_t)right;
 }
 
-static inline size_t pair_slot(const struct di_bpe *b, uint64_t key)
+static inline uint64_t pair_hash(uint64_t key)
 {
-    return (size_t)((key ^ key >> 23) * 0x9E3779B97F4A7C15u >> b->shift);
+    return (key ^ key >> 23) * 0x9E3779B97F4A7C15u;
+}
+
+/* Bit of the filter that a pair sets: the slot and two bits more. */
+static inline size_t filter_bit(const struct di_bpe *b, uint64_t hash)
+{
+    return (size_t)(hash >> (b->shift - 2));
 }
 
 static inline uint32_t pair_rank(const struct di_bpe *b, int32_t left, int32_t right)
 {
-    uint64_t key = pair_key(left, right);
-    size_t mask = ((size_t)1 << (64 - b->shift)) - 1;
-    for (size_t h = pair_slot(b, key);; h = (h + 1) & mask) {
+    uint64_t key = pair_key(left, right), hash = pair_hash(key);
+    size_t mask = ((size_t)1 << (64 - b->shift)) - 1, bit = filter_bit(b, hash);
+    if (!(b->filter[bit >> 3] >> (bit & 7) & 1))
+        return NO_RANK;
+    for (size_t h = (size_t)(hash >> b->shift);; h = (h + 1) & mask) {
         uint64_t e = b->pairs[h];
         if (e == FREE_SLOT)
             return NO_RANK;
@@ -86,8 +99,8 @@ static inline uint32_t pair_rank(const struct di_bpe *b, int32_t left, int32_t r
 
 di_status di_bpe_add(struct di_bpe *b, int32_t left, int32_t right, int32_t merged, di_error *err)
 {
-    uint64_t key = pair_key(left, right);
-    size_t mask = ((size_t)1 << (64 - b->shift)) - 1, h = pair_slot(b, key);
+    uint64_t key = pair_key(left, right), hash = pair_hash(key);
+    size_t mask = ((size_t)1 << (64 - b->shift)) - 1, h = (size_t)(hash >> b->shift), bit = filter_bit(b, hash);
     if (b->n_merges >= b->cap_merges)
         return di_fail(err, DI_ERR_INTERNAL, "", "more merges than were announced");
     for (unsigned probes = 0; b->pairs[h] != FREE_SLOT; h = (h + 1) & mask) {
@@ -97,6 +110,7 @@ di_status di_bpe_add(struct di_bpe *b, int32_t left, int32_t right, int32_t merg
             return di_fail(err, DI_ERR_LIMIT, "", "the merges collide in the pair table");
     }
     b->pairs[h] = key << 24 | b->n_merges;
+    b->filter[bit >> 3] |= (unsigned char)(1 << (bit & 7));
     b->merged[b->n_merges++] = merged;
     return DI_OK;
 }
@@ -107,24 +121,83 @@ void di_bpe_finish(struct di_bpe *b)
         b->byte_rank[i] = pair_rank(b, b->byte_id[i >> 8], b->byte_id[i & 255]);
 }
 
-/* rank[i] belongs to the pair of symbols i and i+1; rank[n-1] is NO_RANK. */
-static size_t merge_short(const struct di_bpe *b, int32_t *sym, uint32_t *rank, size_t n)
+/* A short piece. key[i] = rank of symbol i with its right neighbour << 8 | i, so that the smallest key is the lowest rank, leftmost first.
+ * Symbols stay in their places; the keys of the dead and of those without a rank are NO_KEY. low[g] is the smallest key of group g, so
+ * that a merge costs three groups and one look over the groups. */
+struct short_piece {
+    int32_t key[SHORT_PIECE], low[SHORT_PIECE / GROUP]; /* signed: SSE2 compares these */
+    int32_t sym[SHORT_PIECE];
+    unsigned char prev[SHORT_PIECE], next[SHORT_PIECE]; /* next of the last one is 0 */
+};
+
+static inline int32_t smallest(const int32_t *v, size_t n)
+{
+    int32_t low = v[0];
+    for (size_t i = 1; i < n; i++)
+        low = v[i] < low ? v[i] : low;
+    return low;
+}
+
+static inline void set_key(const struct di_bpe *b, struct short_piece *p, unsigned i)
+{
+    uint32_t rank = p->next[i] ? pair_rank(b, p->sym[i], p->sym[p->next[i]]) : NO_RANK;
+    p->key[i] = rank == NO_RANK ? NO_KEY : (int32_t)(rank << 8 | i);
+}
+
+static inline void set_low(struct short_piece *p, unsigned i)
+{
+    p->low[i / GROUP] = smallest(p->key + i / GROUP * GROUP, GROUP);
+}
+
+static void merge_short(const struct di_bpe *b, struct short_piece *p, size_t groups)
 {
     for (;;) {
-        size_t at = 0;
-        for (size_t i = 1; i < n; i++)
-            if (rank[i] < rank[at])
-                at = i;
-        if (rank[at] == NO_RANK)
-            return n;
-        sym[at] = b->merged[rank[at]];
-        n--;
-        memmove(sym + at + 1, sym + at + 2, (n - at - 1) * sizeof *sym);
-        memmove(rank + at, rank + at + 1, (n - at) * sizeof *rank);
-        rank[at] = at + 1 < n ? pair_rank(b, sym[at], sym[at + 1]) : NO_RANK;
+        int32_t low = smallest(p->low, groups);
+        if (low == NO_KEY)
+            return;
+        unsigned at = (unsigned)low & 255, gone = p->next[at], next = p->next[gone], prev = p->prev[at];
+        p->sym[at] = b->merged[low >> 8];
+        p->next[at] = (unsigned char)next;
+        p->prev[next] = (unsigned char)at; /* symbol 0 has no left neighbour, so writing its prev does no harm */
+        p->key[gone] = NO_KEY;
+        set_key(b, p, at);
         if (at > 0)
-            rank[at - 1] = pair_rank(b, sym[at - 1], sym[at]);
+            set_key(b, p, prev);
+        set_low(p, gone);
+        if (gone / GROUP != at / GROUP)
+            set_low(p, at);
+        if (at > 0 && prev / GROUP != at / GROUP)
+            set_low(p, prev);
     }
+}
+
+static di_status encode_short(const struct di_bpe *b, const unsigned char *s, size_t n, struct di_ids *out, di_error *err)
+{
+    struct short_piece p;
+    size_t groups = (n + GROUP - 1) / GROUP;
+    if (n == 0)
+        return DI_OK;
+    for (size_t i = 0; i < n; i++) {
+        uint32_t rank = i + 1 < n ? b->byte_rank[s[i] << 8 | s[i + 1]] : NO_RANK;
+        p.sym[i] = b->byte_id[s[i]];
+        p.prev[i] = (unsigned char)(i - 1);
+        p.next[i] = (unsigned char)(i + 1);
+        p.key[i] = rank == NO_RANK ? NO_KEY : (int32_t)(rank << 8 | (uint32_t)i);
+    }
+    p.next[n - 1] = 0;
+    for (size_t i = n; i < groups * GROUP; i++)
+        p.key[i] = NO_KEY;
+    for (size_t g = 0; g < groups; g++)
+        set_low(&p, (unsigned)(g * GROUP));
+    merge_short(b, &p, groups);
+    if (!di_ids_reserve(out, n))
+        return di_fail(err, DI_ERR_MEMORY, "", "out of memory for token ids");
+    size_t i = 0;
+    do {
+        out->v[out->n++] = p.sym[i];
+        i = p.next[i];
+    } while (i);
+    return DI_OK;
 }
 
 /* A long piece: symbols form a linked list, candidate merges a binary heap ordered by (rank, position). An entry is stale when the
@@ -232,20 +305,5 @@ out:
 di_status di_bpe_encode(const struct di_bpe *b, const char *text, size_t n, struct di_ids *out, di_error *err)
 {
     const unsigned char *s = (const unsigned char *)text;
-    if (n > SHORT_PIECE)
-        return encode_long(b, s, n, out, err);
-    if (n == 0)
-        return DI_OK;
-    int32_t sym[SHORT_PIECE];
-    uint32_t rank[SHORT_PIECE];
-    for (size_t i = 0; i < n; i++) {
-        sym[i] = b->byte_id[s[i]];
-        rank[i] = i + 1 < n ? b->byte_rank[s[i] << 8 | s[i + 1]] : NO_RANK;
-    }
-    n = merge_short(b, sym, rank, n);
-    if (!di_ids_reserve(out, n))
-        return di_fail(err, DI_ERR_MEMORY, "", "out of memory for token ids");
-    memcpy(out->v + out->n, sym, n * sizeof *sym);
-    out->n += n;
-    return DI_OK;
+    return n > SHORT_PIECE ? encode_long(b, s, n, out, err) : encode_short(b, s, n, out, err);
 }

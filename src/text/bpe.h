@@ -5,9 +5,9 @@
 
 #include "base/str.h"
 
-/* Ids and ranks are packed into one table word, hence these bounds. */
+/* Ids and ranks are packed into one table word, a rank and a position into another; hence these bounds. */
 #define DI_BPE_MAX_IDS ((1u << 20) - 1)
-#define DI_BPE_MAX_MERGES ((1u << 24) - 1)
+#define DI_BPE_MAX_MERGES ((1u << 23) - 1)
 
 /* Growable list of token ids. Zero-initialise. */
 struct di_ids {
@@ -21,6 +21,7 @@ bool di_ids_reserve(struct di_ids *ids, size_t more);
 /* Immutable once all merges were added; then any thread may encode. */
 struct di_bpe {
     uint64_t *pairs;     /* open addressing: left id (20 bits), right id (20), rank (24); all ones = free */
+    unsigned char *filter; /* a bit for each quarter of a slot: most pairs that have no rank end here, in a nearer cache */
     uint32_t *byte_rank; /* [256 * 256] rank of a pair of single bytes */
     int32_t *merged;     /* [n_merges] id that the merge of this rank makes */
     uint32_t n_merges, cap_merges;

@@ -152,29 +152,87 @@ int32_t di_tokenizer_find_added(const struct di_tokenizer *t, struct di_str spel
 
 /* ---- encoding ---- */
 
-static di_status encode_plain(const struct di_tokenizer *t, struct di_str s, struct di_ids *out, di_error *err)
+/* Merged pieces of this call, for texts long enough to repeat words: direct-mapped, one cache line each. */
+struct memo {
+    char piece[28];
+    unsigned char length, n_ids; /* length 0 = empty */
+    int32_t ids[8];
+};
+
+struct encoder {
+    const struct di_tokenizer *t;
+    struct memo *memo; /* NULL: none */
+    unsigned memo_shift;
+    struct di_ids *out;
+    di_error *err;
+};
+
+#define MEMO_FROM ((size_t)1 << 14) /* bytes of text */
+#define MEMO_MAX_LOG2 14
+
+/* Without memory there is no memo, which costs time only. */
+static void make_memo(struct encoder *e, size_t n)
 {
+    unsigned log2 = 9;
+    if (n < MEMO_FROM)
+        return;
+    while (log2 < MEMO_MAX_LOG2 && ((size_t)1 << log2) * 32 < n)
+        log2++;
+    e->memo = di_calloc((size_t)1 << log2, sizeof *e->memo);
+    e->memo_shift = 64 - log2;
+}
+
+static di_status encode_merging(struct encoder *e, struct di_str piece, size_t room)
+{
+    struct memo *m = NULL;
+    if (e->memo && piece.n <= sizeof m->piece) {
+        uint64_t key = word_key(piece.p, piece.n, room);
+        m = &e->memo[((key ^ key >> 32) + piece.n) * 0x9E3779B97F4A7C15u >> e->memo_shift];
+        if (m->length == piece.n && memcmp(m->piece, piece.p, piece.n) == 0) {
+            if (!di_ids_reserve(e->out, sizeof m->ids / sizeof *m->ids))
+                return di_fail(e->err, DI_ERR_MEMORY, "", "out of memory for token ids");
+            memcpy(e->out->v + e->out->n, m->ids, sizeof m->ids);
+            e->out->n += m->n_ids;
+            return DI_OK;
+        }
+    }
+    size_t before = e->out->n;
+    di_status status = di_bpe_encode(&e->t->bpe, piece.p, piece.n, e->out, e->err);
+    size_t n_ids = e->out->n - before;
+    if (m && status == DI_OK && n_ids <= sizeof m->ids / sizeof *m->ids) {
+        memcpy(m->piece, piece.p, piece.n);
+        memcpy(m->ids, e->out->v + before, n_ids * sizeof *m->ids);
+        m->length = (unsigned char)piece.n;
+        m->n_ids = (unsigned char)n_ids;
+    }
+    return status;
+}
+
+static di_status encode_plain(struct encoder *e, struct di_str s)
+{
+    const struct di_tokenizer *t = e->t;
     for (size_t i = 0, n; i < s.n; i += n) {
         n = di_pretoken_length(s.p + i, s.n - i);
         int32_t id = di_tokenizer_find_word(t, s.p + i, n, s.n - i);
         if (id < 0 || !(t->flags[id] & DI_TOK_WHOLE)) {
-            di_status status = di_bpe_encode(&t->bpe, s.p + i, n, out, err);
+            di_status status = encode_merging(e, (struct di_str){s.p + i, n}, s.n - i);
             if (status != DI_OK)
                 return status;
             continue;
         }
-        if (out->n == out->cap && !di_ids_reserve(out, 1))
-            return di_fail(err, DI_ERR_MEMORY, "", "out of memory for token ids");
-        out->v[out->n++] = id;
+        if (e->out->n == e->out->cap && !di_ids_reserve(e->out, 1))
+            return di_fail(e->err, DI_ERR_MEMORY, "", "out of memory for token ids");
+        e->out->v[e->out->n++] = id;
     }
     return DI_OK;
 }
 
 /* Leftmost-longest matches of one set become ids; the text between them goes to the next pass. */
-static di_status encode_added(const struct di_tokenizer *t, struct di_str s, int pass, struct di_ids *out, di_error *err)
+static di_status encode_added(struct encoder *e, struct di_str s, int pass)
 {
+    const struct di_tokenizer *t = e->t;
     if (pass == 2)
-        return encode_plain(t, s, out, err);
+        return encode_plain(e, s);
     const struct di_added_set *set = &t->added[pass];
     di_status status = DI_OK;
     size_t from = 0;
@@ -186,12 +244,12 @@ static di_status encode_added(const struct di_tokenizer *t, struct di_str s, int
             i++;
             continue;
         }
-        TRY(encode_added(t, (struct di_str){s.p + from, i - from}, pass + 1, out, err));
-        CHECK(di_ids_reserve(out, 1), err, DI_ERR_MEMORY, "", "out of memory for token ids");
-        out->v[out->n++] = id;
+        TRY(encode_added(e, (struct di_str){s.p + from, i - from}, pass + 1));
+        CHECK(di_ids_reserve(e->out, 1), e->err, DI_ERR_MEMORY, "", "out of memory for token ids");
+        e->out->v[e->out->n++] = id;
         from = i += t->token[id].length;
     }
-    TRY(encode_added(t, (struct di_str){s.p + from, s.n - from}, pass + 1, out, err));
+    TRY(encode_added(e, (struct di_str){s.p + from, s.n - from}, pass + 1));
 out:
     return status;
 }
@@ -206,7 +264,10 @@ di_status di_tokenizer_encode(const struct di_tokenizer *t, struct di_str text, 
     }
     if (text.n == 0)
         return DI_OK;
-    di_status status = encode_added(t, text, flags & DI_TOKENIZER_ADDED ? 0 : 2, out, err);
+    struct encoder e = {.t = t, .out = out, .err = err};
+    make_memo(&e, text.n);
+    di_status status = encode_added(&e, text, flags & DI_TOKENIZER_ADDED ? 0 : 2);
+    di_free(e.memo);
     if (status != DI_OK)
         out->n = before;
     return status;

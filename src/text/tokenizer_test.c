@@ -352,9 +352,9 @@ static void merging_equals_the_plain_definition(void **state)
         assert_int_equal(di_bpe_add(&bpe, triple[r][0], triple[r][1], triple[r][2], NULL), DI_OK);
     di_bpe_finish(&bpe);
     for (int round = 0; round < 4000; round++) {
-        char text[200];
-        int32_t sym[200];
-        size_t n = 1 + random_next(&rng) % (round & 1 ? 200 : 30);
+        char text[600];
+        int32_t sym[600];
+        size_t n = 1 + random_next(&rng) % (round % 16 == 0 ? 600 : round & 1 ? 200 : 30);
         for (size_t i = 0; i < n; i++)
             sym[i] = text[i] = "aaaabbbc"[random_next(&rng) % (round & 2 ? 8 : 5)];
         size_t want = naive_merge(sym, n, &count, triple);
@@ -505,17 +505,70 @@ static void broken_and_foreign_files(void **state)
     assert_int_equal(di_tokenizer_load("no such file", &t, NULL), DI_ERR_NOT_FOUND);
 }
 
+/* The nano file with one text in the place of another. */
+static struct di_tokenizer *edited(const char *from, const char *to)
+{
+    struct di_buf text = {0};
+    struct di_tokenizer *t = NULL;
+    size_t at = di_str_find(di_buf_str(&nano_json), di_str_c(from), 0);
+    assert_int_not_equal(at, SIZE_MAX);
+    di_buf_add(&text, nano_json.p, at);
+    di_buf_adds(&text, to);
+    di_buf_add(&text, nano_json.p + at + strlen(from), nano_json.n - at - strlen(from));
+    assert_int_equal(di_tokenizer_from_json(di_buf_str(&text), &t, NULL), DI_OK);
+    di_buf_fini(&text);
+    return t;
+}
+
+static void expect_encoding(const struct di_tokenizer *t, const char *text, size_t n, const int32_t *want)
+{
+    struct di_ids ids = {0};
+    assert_int_equal(di_tokenizer_encode(t, di_str_c(text), DI_TOKENIZER_ADDED, &ids, NULL), DI_OK);
+    assert_int_equal(ids.n, n);
+    assert_memory_equal(ids.v, want, n * sizeof *want);
+    di_ids_fini(&ids);
+}
+
+/* Leftmost, then longest; those with "normalized": false before all others. */
+static void overlapping_added_tokens(void **state)
+{
+    (void)state;
+    struct di_tokenizer *t = edited(
+        "\"added_tokens\": [",
+        "\"added_tokens\": [{\"id\": 6001, \"content\": \"#a\"}, {\"id\": 6002, \"content\": \"#a1#c\"}, {\"id\": 6003, \"content\": \"#c\"},"
+        "{\"id\": 6004, \"content\": \"1#\", \"normalized\": true}, {\"id\": 6005, \"content\": \"1#1\", \"normalized\": true},");
+    int32_t one = '1' - '!' + 3, hash = '#' - '!' + 3; /* single bytes have these ids */
+    expect_encoding(t, "#a", 1, (int32_t[]){6001});
+    expect_encoding(t, "#a1#c", 1, (int32_t[]){6002});
+    expect_encoding(t, "#a1#", 2, (int32_t[]){6001, 6004});
+    expect_encoding(t, "#a1#1", 2, (int32_t[]){6001, 6005});
+    expect_encoding(t, "1#c", 2, (int32_t[]){one, 6003}); /* not 1# first, although it begins further left */
+    expect_encoding(t, "##a#", 3, (int32_t[]){hash, 6001, hash});
+    di_tokenizer_destroy(t);
+}
+
+/* An entry that no merges lead to is never produced, also where a piece has just its bytes. */
+static void entries_without_merges(void **state)
+{
+    (void)state;
+    struct di_tokenizer *t = edited("\"vocab\": {", "\"vocab\": {\"qqqxqq\": 6000,");
+    struct di_ids with = {0}, without = {0};
+    assert_true(di_str_eq(di_tokenizer_token_bytes(t, 6000), DI_STR("qqqxqq")));
+    assert_int_equal(di_tokenizer_encode(t, DI_STR("qqqxqq"), 0, &with, NULL), DI_OK);
+    assert_int_equal(di_tokenizer_encode(nano, DI_STR("qqqxqq"), 0, &without, NULL), DI_OK);
+    assert_int_equal(with.n, without.n);
+    assert_memory_equal(with.v, without.v, with.n * sizeof *with.v);
+    di_ids_fini(&with);
+    di_ids_fini(&without);
+    di_tokenizer_destroy(t);
+}
+
 static void holes_have_no_bytes(void **state)
 {
     (void)state;
-    struct di_buf text = {0}, out = {0};
-    struct di_tokenizer *t;
+    struct di_buf out = {0};
+    struct di_tokenizer *t = edited("\"\\\"\": 4", "\"\\\"\": 9000");
     struct di_ids ids = {0};
-    size_t at = di_str_find(di_buf_str(&nano_json), DI_STR("\"\\\"\": 4"), 0);
-    di_buf_add(&text, nano_json.p, at);
-    di_buf_adds(&text, "\"\\\"\": 9000");
-    di_buf_add(&text, nano_json.p + at + 7, nano_json.n - at - 7);
-    assert_int_equal(di_tokenizer_from_json(di_buf_str(&text), &t, NULL), DI_OK);
     assert_int_equal(di_tokenizer_size(t), 9001);
     int32_t hole[] = {4, 8999};
     for (int i = 0; i < 2; i++) {
@@ -527,7 +580,6 @@ static void holes_have_no_bytes(void **state)
     assert_true(ids.n == 1 && ids.v[0] == 9000);
     di_ids_fini(&ids);
     di_tokenizer_destroy(t);
-    di_buf_fini(&text);
     di_buf_fini(&out);
 }
 
@@ -566,6 +618,8 @@ int main(void)
         cmocka_unit_test(merging_equals_the_plain_definition),
         cmocka_unit_test(two_megabytes_without_a_space),
         cmocka_unit_test(broken_and_foreign_files),
+        cmocka_unit_test(overlapping_added_tokens),
+        cmocka_unit_test(entries_without_merges),
         cmocka_unit_test(holes_have_no_bytes),
         cmocka_unit_test(running_out_of_memory),
     };
