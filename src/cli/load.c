@@ -90,7 +90,7 @@ di_status di_load(const struct di_load_options *o, bool with_text, struct di_loa
     TRY(di_config_load(o->model, &out->config, err));
     CHECK(o->context <= out->config.max_position_embeddings, err, DI_ERR_INVALID, "context", "the model's limit is %lld tokens",
           (long long)out->config.max_position_embeddings);
-    out->engine = (struct di_engine_config){(int)o->max_batch, (int)o->prefill_chunk, o->context, NULL};
+    out->engine = (struct di_engine_config){.max_batch = (int)o->max_batch, .prefill_chunk = (int)o->prefill_chunk, .context = o->context};
     out->context = di_engine_context(&out->config, &out->engine);
     TRY(load_text(o->model, with_text, out, err));
     out->engine.banned = out->text.banned;

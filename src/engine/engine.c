@@ -1,38 +1,57 @@
 #include "engine/engine.h"
 
-/* A request from submit to its end. Waiting ones form a queue; running ones own a slot. */
+#include "base/clock.h"
+#include "engine/pipeline.h"
+
+/* A request from submit to its end. Waiting ones form a list in order of arrival; running ones own a slot. */
 struct request {
     struct request *next;
     int64_t id;
     struct di_request r; /* prompt and the sampler's lists point behind this struct */
     struct di_token_counts *counts; /* only for penalties */
     uint64_t key;
+    int64_t n_done;   /* tokens known to the engine's thread: prompt and reported */
+    int64_t n_resume; /* of these, what is to be computed again before the next token: n_prompt, or more after a preemption */
+    int64_t seen_resume; /* n_done when it (re)started: a victim must have made progress */
+    int passed_over;
     bool cancelled;
+    int32_t tokens[]; /* [n_prompt + max_tokens]; the pipeline appends */
 };
 
+/* FREE -> RUNNING -> LEAVING (nothing more is scheduled; results of launches up to `fence` are out) -> FREE. */
+enum slot_state { SLOT_FREE, SLOT_RUNNING, SLOT_LEAVING };
 struct slot {
-    struct request *req; /* NULL = free */
-    int32_t *tokens;     /* [context], by absolute position */
-    int64_t n_tokens;    /* known: prompt and sampled */
-    int64_t n_done;      /* of these, positions whose rows were computed */
+    enum slot_state state;
+    struct request *req;
+    uint64_t generation;
+    int64_t n_rows;  /* positions launched */
+    uint64_t fence;  /* LEAVING: number of the last launch that names the slot */
+    bool over;       /* LEAVING: the request has ended; else it goes back to the queue (preempted) */
+};
+
+/* Service that a tenant has had, in tokens; the least served goes first. A small table: tenants that do not wait are forgotten. */
+#define TENANTS 64
+struct tenant {
+    uint64_t id;
+    int64_t served;
 };
 
 struct di_engine {
-    struct di_model *model;
     struct di_engine_config config;
     int64_t context, next_id;
+    int vocab;
     struct di_kv_store *store;
+    struct di_pipeline *pipe;
     struct slot *slots;
-    struct request *queue, **queue_end;
+    struct request *queue;
+    struct tenant tenants[TENANTS];
+    int n_tenants;
+    struct di_launch *under_way; /* launched, results not handled */
+    int64_t last_ended_ns;
     struct di_engine_stats stats;
-    /* of the step being built */
-    struct di_chunk *chunks;
-    const int32_t **tokens;
-    int32_t *logit_rows;
-    int *logit_slot;
-    float *logits;
-    struct di_law *law;
 };
+
+/* ---------------------------------------------------------------- sizes */
 
 int di_engine_max_rows(const struct di_engine_config *config)
 {
@@ -48,14 +67,7 @@ int64_t di_engine_context(const struct di_config *c, const struct di_engine_conf
 
 static int pool_blocks(const struct di_engine_config *config, int64_t context)
 {
-    return config->max_batch * di_kv_blocks_for(context);
-}
-
-static uint64_t own_bytes(const struct di_config *c, const struct di_engine_config *config, int64_t context)
-{
-    uint64_t per_slot = sizeof(struct slot) + (uint64_t)context * sizeof(int32_t) + (uint64_t)c->vocab_size * sizeof(float) +
-                        sizeof(struct di_chunk) + sizeof(int32_t *) + sizeof(int32_t) + sizeof(int);
-    return (uint64_t)config->max_batch * per_slot;
+    return config->cache_blocks ? config->cache_blocks : config->max_batch * di_kv_blocks_for(context);
 }
 
 uint64_t di_engine_bytes(const struct di_config *c, struct di_numerics numerics, const struct di_engine_config *config)
@@ -65,44 +77,29 @@ uint64_t di_engine_bytes(const struct di_config *c, struct di_numerics numerics,
     int64_t context = di_engine_context(c, config);
     di_kv_layout_init(&layout, c, numerics);
     di_kv_store_bytes(&layout, config->max_batch, pool_blocks(config, context), context, &g, &s);
-    return g + s + own_bytes(c, config, context);
+    return g + s + (uint64_t)config->max_batch * sizeof(struct slot) + di_pipeline_bytes(config->max_batch, c->vocab_size);
 }
 
-static bool allocate(struct di_engine *e)
-{
-    size_t n = (size_t)e->config.max_batch;
-    e->slots = di_calloc(n, sizeof *e->slots);
-    e->chunks = di_calloc(n, sizeof *e->chunks);
-    e->tokens = di_calloc(n, sizeof *e->tokens);
-    e->logit_rows = di_calloc(n, sizeof *e->logit_rows);
-    e->logit_slot = di_calloc(n, sizeof *e->logit_slot);
-    e->logits = di_malloc_aligned(n * (size_t)e->model->c->vocab_size * sizeof *e->logits);
-    bool ok = e->slots && e->chunks && e->tokens && e->logit_rows && e->logit_slot && e->logits;
-    for (size_t i = 0; ok && i < n; i++)
-        ok = (e->slots[i].tokens = di_malloc((size_t)e->context * sizeof(int32_t))) != NULL;
-    return ok;
-}
+/* ---------------------------------------------------------------- creation */
 
-di_status di_engine_create(struct di_model *model, const struct di_engine_config *config, struct di_engine **out, di_error *err)
+static di_status create(const struct di_engine_null *n, const struct di_engine_config *config, struct di_engine **out, di_error *err)
 {
     di_status status = DI_OK;
     struct di_engine *e = NULL;
     *out = NULL;
-    int64_t context = di_engine_context(model->c, config);
-    CHECK(config->max_batch >= 1 && config->max_batch <= 1024 && config->prefill_chunk >= 1, err, DI_ERR_INVALID, "engine",
+    CHECK(config->max_batch >= 1 && config->max_batch <= 1024 && config->prefill_chunk >= 1 && config->cache_blocks >= 0, err, DI_ERR_INVALID, "engine",
           "max-batch must be 1 to 1024 and prefill-chunk at least 1");
-    CHECK(model->params.max_rows >= di_engine_max_rows(config) && model->params.max_context >= context, err, DI_ERR_INTERNAL, "engine",
-          "the model was opened for %d rows and %lld tokens, fewer than the engine uses", model->params.max_rows,
-          (long long)model->params.max_context);
     e = di_calloc(1, sizeof *e);
     CHECK(e, err, DI_ERR_MEMORY, "", "out of memory for the engine");
-    e->model = model;
     e->config = *config;
-    e->context = context;
-    e->queue_end = &e->queue;
-    TRY(di_kv_store_create(&model->be->layout, config->max_batch, pool_blocks(config, context), context, &e->store, err));
-    TRY(di_law_create((size_t)model->c->vocab_size, &e->law, err));
-    CHECK(allocate(e), err, DI_ERR_MEMORY, "", "out of memory for %d slots of %lld tokens", config->max_batch, (long long)context);
+    e->context = n->context;
+    e->vocab = n->vocab;
+    e->slots = di_calloc((size_t)config->max_batch, sizeof *e->slots);
+    CHECK(e->slots, err, DI_ERR_MEMORY, "", "out of memory for %d slots", config->max_batch);
+    TRY(di_kv_store_create(&n->layout, config->max_batch, pool_blocks(config, n->context), n->context, &e->store, err));
+    struct di_pipeline_params p = {.compute = n->compute, .ctx = n->ctx, .kv = di_kv_view(e->store), .lanes = config->max_batch, .vocab = n->vocab,
+                                   .banned = config->banned};
+    TRY(di_pipeline_create(&p, &e->pipe, err));
     *out = e;
     e = NULL;
 out:
@@ -110,58 +107,111 @@ out:
     return status;
 }
 
-static void end_request(struct di_engine *e, struct request *q, enum di_end end, const di_error *err)
+di_status di_engine_create_null(const struct di_engine_null *null, const struct di_engine_config *config, struct di_engine **out, di_error *err)
 {
-    *(end == DI_END_ERROR ? &e->stats.failed : end == DI_END_CANCELLED ? &e->stats.cancelled : &e->stats.finished) += 1;
-    void (*on_end)(void *, enum di_end, const di_error *) = q->r.on_end;
-    void *ctx = q->r.ctx;
+    return create(null, config, out, err);
+}
+
+static di_status compute_model(void *ctx, const struct di_step *step, di_error *err)
+{
+    return di_model_step(ctx, step, err);
+}
+
+di_status di_engine_create(struct di_model *model, const struct di_engine_config *config, struct di_engine **out, di_error *err)
+{
+    struct di_engine_null n = {model->be->layout, model->c->vocab_size, di_engine_context(model->c, config), compute_model, model};
+    *out = NULL;
+    if (model->params.max_rows < di_engine_max_rows(config) || model->params.max_context < n.context)
+        return di_fail(err, DI_ERR_INTERNAL, "engine", "the model was opened for %d rows and %lld tokens, fewer than the engine uses",
+                       model->params.max_rows, (long long)model->params.max_context);
+    return create(&n, config, out, err);
+}
+
+/* ---------------------------------------------------------------- the end of requests */
+
+static void free_request(struct request *q)
+{
     di_token_counts_destroy(q->counts);
     di_free(q);
-    if (on_end)
-        on_end(ctx, end, err);
 }
 
-static void end_slot(struct di_engine *e, int slot, enum di_end end, const di_error *err)
+static void tell_end(struct di_engine *e, struct request *q, enum di_end end, const di_error *err)
 {
-    struct request *q = e->slots[slot].req;
-    e->slots[slot].req = NULL;
-    e->stats.running--;
-    di_kv_release(e->store, slot);
-    end_request(e, q, end, err);
+    bool given_up = end == DI_END_CANCELLED || end == DI_END_DEADLINE;
+    *(end == DI_END_ERROR ? &e->stats.failed : given_up ? &e->stats.cancelled : &e->stats.finished) += 1;
+    if (q->r.on_end)
+        q->r.on_end(q->r.ctx, end, err);
 }
 
-/* Unlink the first waiting request. */
-static struct request *queue_take(struct di_engine *e)
+/* No more rows for a slot. Its memory stays until the launches that name it are done: the last one is the one under way, or, between a launch and
+ * the handling of its predecessor, the one just launched (both are the newest). */
+static void leave(struct di_engine *e, struct slot *s, bool over)
 {
-    struct request *q = e->queue;
-    e->queue = q->next;
-    if (!e->queue)
-        e->queue_end = &e->queue;
-    e->stats.waiting--;
-    return q;
+    s->state = SLOT_LEAVING;
+    s->over = over;
+    s->fence = e->under_way ? e->under_way->number : 0;
+}
+
+static void end_slot(struct di_engine *e, struct slot *s, enum di_end end, const di_error *err)
+{
+    leave(e, s, true);
+    tell_end(e, s->req, end, err);
+}
+
+static void enqueue(struct di_engine *e, struct request *q, bool front)
+{
+    struct request **link = &e->queue;
+    while (!front && *link)
+        link = &(*link)->next;
+    q->next = *link;
+    *link = q;
+    e->stats.waiting++;
+}
+
+/* Free the slots whose last launch is done. */
+static void retire(struct di_engine *e, uint64_t done)
+{
+    for (int i = 0; i < e->config.max_batch; i++) {
+        struct slot *s = &e->slots[i];
+        if (s->state != SLOT_LEAVING || s->fence > done)
+            continue;
+        di_kv_release(e->store, i);
+        if (s->over) {
+            free_request(s->req);
+        } else {
+            s->req->n_resume = s->req->n_done;
+            enqueue(e, s->req, true);
+        }
+        s->req = NULL;
+        s->state = SLOT_FREE;
+        s->generation++;
+        e->stats.running--;
+    }
 }
 
 void di_engine_destroy(struct di_engine *e)
 {
     if (!e)
         return;
-    for (int i = 0; e->slots && i < e->config.max_batch; i++)
-        if (e->slots[i].req)
-            end_slot(e, i, DI_END_CANCELLED, NULL);
-    while (e->queue)
-        end_request(e, queue_take(e), DI_END_CANCELLED, NULL);
-    for (int i = 0; e->slots && i < e->config.max_batch; i++)
-        di_free(e->slots[i].tokens);
+    di_pipeline_destroy(e->pipe);
+    for (int i = 0; e->slots && i < e->config.max_batch; i++) {
+        struct slot *s = &e->slots[i];
+        if (s->state == SLOT_RUNNING || (s->state == SLOT_LEAVING && !s->over))
+            tell_end(e, s->req, DI_END_CANCELLED, NULL);
+        if (s->state != SLOT_FREE)
+            free_request(s->req);
+    }
+    for (struct request *q = e->queue, *next; q; q = next) {
+        next = q->next;
+        tell_end(e, q, DI_END_CANCELLED, NULL);
+        free_request(q);
+    }
     di_kv_store_destroy(e->store);
     di_free(e->slots);
-    di_free(e->chunks);
-    di_free(e->tokens);
-    di_free(e->logit_rows);
-    di_free(e->logit_slot);
-    di_free_aligned(e->logits);
-    di_law_destroy(e->law);
     di_free(e);
 }
+
+/* ---------------------------------------------------------------- submit, cancel */
 
 static di_status check_request(const struct di_engine *e, const struct di_request *r, di_error *err)
 {
@@ -171,9 +221,12 @@ static di_status check_request(const struct di_engine *e, const struct di_reques
     CHECK(r->n_prompt <= e->context && r->max_tokens <= e->context - r->n_prompt, err, DI_ERR_LIMIT, "prompt",
           "this model's maximum context length is %lld tokens, but %lld were requested (%lld in the prompt, %lld for the answer)",
           (long long)e->context, (long long)(r->n_prompt + r->max_tokens), (long long)r->n_prompt, (long long)r->max_tokens);
+    CHECK(di_kv_blocks_for(r->n_prompt + r->max_tokens) <= e->store->n_blocks, err, DI_ERR_LIMIT, "prompt",
+          "%lld tokens need %d cache blocks, the pool has %d", (long long)(r->n_prompt + r->max_tokens),
+          di_kv_blocks_for(r->n_prompt + r->max_tokens), e->store->n_blocks);
     for (int64_t i = 0; i < r->n_prompt; i++)
-        CHECK(r->prompt[i] >= 0 && r->prompt[i] < e->model->c->vocab_size, err, DI_ERR_INVALID, "prompt",
-              "token id %d at position %lld is outside the vocabulary of %d", r->prompt[i], (long long)i, e->model->c->vocab_size);
+        CHECK(r->prompt[i] >= 0 && r->prompt[i] < e->vocab, err, DI_ERR_INVALID, "prompt",
+              "token id %d at position %lld is outside the vocabulary of %d", r->prompt[i], (long long)i, e->vocab);
 out:
     return status;
 }
@@ -190,14 +243,15 @@ static const void *copy_list(char **at, const void *list, size_t bytes)
 
 static struct request *request_create(const struct di_request *r)
 {
-    size_t prompt = (size_t)r->n_prompt * sizeof(int32_t), ends = r->sampling.n_end_ids * sizeof(int32_t);
+    size_t tokens = (size_t)(r->n_prompt + r->max_tokens) * sizeof(int32_t), ends = r->sampling.n_end_ids * sizeof(int32_t);
     size_t bias = r->sampling.n_bias * sizeof *r->sampling.bias;
-    struct request *q = di_malloc(sizeof *q + prompt + ends + bias);
+    struct request *q = di_malloc(sizeof *q + tokens + ends + bias);
     if (!q)
         return NULL;
-    char *at = (char *)(q + 1);
-    *q = (struct request){.r = *r};
-    q->r.prompt = copy_list(&at, r->prompt, prompt);
+    char *at = (char *)q->tokens + tokens;
+    *q = (struct request){.r = *r, .n_done = r->n_prompt, .n_resume = r->n_prompt};
+    memcpy(q->tokens, r->prompt, (size_t)r->n_prompt * sizeof(int32_t));
+    q->r.prompt = q->tokens;
     q->r.sampling.end_ids = copy_list(&at, r->sampling.end_ids, ends);
     q->r.sampling.bias = copy_list(&at, r->sampling.bias, bias);
     q->key = di_sample_key((uint64_t)r->sampling.seed, r->sample);
@@ -208,32 +262,30 @@ di_status di_engine_submit(struct di_engine *e, const struct di_request *r, int6
 {
     di_status status = DI_OK;
     struct request *q = NULL;
-    size_t vocab = (size_t)e->model->c->vocab_size;
     TRY(check_request(e, r, err));
-    TRY(di_sampling_params_check(&r->sampling, vocab, err));
+    TRY(di_sampling_params_check(&r->sampling, (size_t)e->vocab, err));
     q = request_create(r);
-    CHECK(q, err, DI_ERR_MEMORY, "", "out of memory for a prompt of %lld tokens", (long long)r->n_prompt);
+    CHECK(q, err, DI_ERR_MEMORY, "", "out of memory for a request of %lld tokens", (long long)(r->n_prompt + r->max_tokens));
     if (di_sampling_needs_counts(&r->sampling)) {
-        TRY(di_token_counts_create(vocab, &q->counts, err));
+        TRY(di_token_counts_create((size_t)e->vocab, &q->counts, err));
         for (int64_t i = 0; i < r->n_prompt; i++)
             di_token_counts_add_prompt(q->counts, r->prompt[i]);
     }
     q->id = ++e->next_id;
-    *e->queue_end = q;
-    e->queue_end = &q->next;
-    e->stats.waiting++;
     if (id)
         *id = q->id;
+    enqueue(e, q, false);
     q = NULL;
 out:
-    di_free(q);
+    if (q)
+        free_request(q);
     return status;
 }
 
 bool di_engine_cancel(struct di_engine *e, int64_t id)
 {
     for (int i = 0; i < e->config.max_batch; i++)
-        if (e->slots[i].req && e->slots[i].req->id == id)
+        if (e->slots[i].state != SLOT_FREE && !(e->slots[i].state == SLOT_LEAVING && e->slots[i].over) && e->slots[i].req->id == id)
             return e->slots[i].req->cancelled = true;
     for (struct request *q = e->queue; q; q = q->next)
         if (q->id == id)
@@ -241,63 +293,165 @@ bool di_engine_cancel(struct di_engine *e, int64_t id)
     return false;
 }
 
-/* End what was cancelled; give free slots and pages for a whole life to those who wait, in order. */
-static void admit(struct di_engine *e)
+/* ---------------------------------------------------------------- admission */
+
+static int64_t *served(struct di_engine *e, uint64_t tenant)
+{
+    int64_t least = INT64_MAX;
+    for (int i = 0; i < e->n_tenants; i++) {
+        if (e->tenants[i].id == tenant)
+            return &e->tenants[i].served;
+        least = e->tenants[i].served < least ? e->tenants[i].served : least;
+    }
+    if (e->n_tenants == TENANTS) /* forget all: they start level again */
+        e->n_tenants = 0;
+    e->tenants[e->n_tenants] = (struct tenant){tenant, least == INT64_MAX ? 0 : least}; /* a newcomer owes nothing and is owed nothing */
+    return &e->tenants[e->n_tenants++].served;
+}
+
+/* Does a go before b? Priority, then the tenant that had less, then arrival (list order: the earlier one is asked as b). */
+static bool goes_before(struct di_engine *e, const struct request *a, const struct request *b)
+{
+    if (a->r.priority != b->r.priority)
+        return a->r.priority < b->r.priority;
+    return *served(e, a->r.tenant) < *served(e, b->r.tenant);
+}
+
+static int free_slot(const struct di_engine *e)
 {
     for (int i = 0; i < e->config.max_batch; i++)
-        if (e->slots[i].req && e->slots[i].req->cancelled)
-            end_slot(e, i, DI_END_CANCELLED, NULL);
+        if (e->slots[i].state == SLOT_FREE)
+            return i;
+    return -1;
+}
+
+/* Overtaking ends when somebody was passed over so often: then blocks gather until that one fits. */
+#define PATIENCE 64
+
+/* The next waiting request to start: the first in order that fits. Those in front that do not fit were passed over. */
+static struct request **next_fitting(struct di_engine *e)
+{
+    struct request **best = NULL, **first = NULL;
+    for (struct request **link = &e->queue; *link; link = &(*link)->next) {
+        struct request *q = *link;
+        bool fits = di_kv_blocks_for(q->r.n_prompt + q->r.max_tokens) <= e->store->n_free;
+        if (!first || goes_before(e, q, *first))
+            first = link;
+        if (fits && (!best || goes_before(e, q, *best)))
+            best = link;
+    }
+    if (best && first != best && goes_before(e, *first, *best) && (*first)->passed_over++ >= PATIENCE)
+        return NULL;
+    return best;
+}
+
+static void start(struct di_engine *e, int slot, struct request *q)
+{
+    struct slot *s = &e->slots[slot];
+    di_kv_reserve(e->store, slot, q->r.n_prompt + q->r.max_tokens); /* it fits: next_fitting looked */
+    *s = (struct slot){.state = SLOT_RUNNING, .req = q, .generation = s->generation};
+    *di_pipeline_lane(e->pipe, slot) = (struct di_lane){.tokens = q->tokens, .n_prompt = q->r.n_prompt, .n_limit = q->r.n_prompt + q->r.max_tokens,
+                                                       .params = &q->r.sampling, .ignore_end = q->r.ignore_end, .key = q->key, .counts = q->counts};
+    q->seen_resume = q->n_done;
+    *served(e, q->r.tenant) += q->r.n_prompt + q->r.max_tokens;
+    e->stats.running++;
+}
+
+/* Somebody of a better priority waits and finds no place: the running one of the worst priority that was started last gives way. */
+static void preempt(struct di_engine *e)
+{
+    const struct request *best = NULL;
+    struct slot *victim = NULL;
+    for (const struct request *q = e->queue; q; q = q->next)
+        if (!best || q->r.priority < best->r.priority)
+            best = q;
+    for (int i = 0; best && i < e->config.max_batch; i++) {
+        struct slot *s = &e->slots[i];
+        if (s->state == SLOT_LEAVING)
+            return; /* a place is about to come free */
+        if (s->state != SLOT_RUNNING || s->req->r.priority <= best->r.priority || s->req->n_done == s->req->seen_resume)
+            continue;
+        if (!victim || s->req->r.priority > victim->req->r.priority ||
+            (s->req->r.priority == victim->req->r.priority && s->req->id > victim->req->id))
+            victim = s;
+    }
+    if (!victim)
+        return;
+    leave(e, victim, false);
+    e->stats.preempted++;
+}
+
+/* End what was cancelled or is late. */
+static void sweep(struct di_engine *e)
+{
+    int64_t now = di_clock_ns();
+    for (int i = 0; i < e->config.max_batch; i++) {
+        struct slot *s = &e->slots[i];
+        if (s->state != SLOT_RUNNING && !(s->state == SLOT_LEAVING && !s->over))
+            continue;
+        bool late = s->req->r.deadline_ns && now > s->req->r.deadline_ns;
+        if (s->req->cancelled || late)
+            end_slot(e, s, s->req->cancelled ? DI_END_CANCELLED : DI_END_DEADLINE, NULL);
+    }
     for (struct request **link = &e->queue; *link;) {
         struct request *q = *link;
-        if (!q->cancelled) {
+        bool late = q->r.deadline_ns && now > q->r.deadline_ns;
+        if (!q->cancelled && !late) {
             link = &q->next;
             continue;
         }
         *link = q->next;
-        if (e->queue_end == &q->next)
-            e->queue_end = link;
         e->stats.waiting--;
-        end_request(e, q, DI_END_CANCELLED, NULL);
-    }
-    for (int i = 0; i < e->config.max_batch && e->queue; i++) {
-        struct slot *s = &e->slots[i];
-        if (s->req || !di_kv_reserve(e->store, i, e->queue->r.n_prompt + e->queue->r.max_tokens))
-            continue;
-        s->req = queue_take(e);
-        s->n_tokens = s->req->r.n_prompt;
-        s->n_done = 0;
-        memcpy(s->tokens, s->req->r.prompt, (size_t)s->n_tokens * sizeof *s->tokens);
-        e->stats.running++;
+        tell_end(e, q, q->cancelled ? DI_END_CANCELLED : DI_END_DEADLINE, NULL);
+        free_request(q);
     }
 }
 
-/* Rows of the step: all that decode, then prompts in slot order while the budget lasts. A prompt's last row wants logits too. */
-static int build(struct di_engine *e, int *n_logits)
+static void admit(struct di_engine *e)
 {
-    int n = 0, row = 0, budget = e->config.prefill_chunk;
-    *n_logits = 0;
+    sweep(e);
+    while (e->queue) {
+        int slot = free_slot(e);
+        struct request **link = slot < 0 ? NULL : next_fitting(e);
+        if (!link) {
+            preempt(e);
+            return;
+        }
+        struct request *q = *link;
+        *link = q->next;
+        e->stats.waiting--;
+        start(e, slot, q);
+    }
+}
+
+/* ---------------------------------------------------------------- a step */
+
+/* Rows of the step: all that decode, then prompts in slot order while the budget lasts. A row at position p decides the token at p + 1; none is
+ * launched for a token that max_tokens excludes. */
+static void build(struct di_engine *e, struct di_launch *l)
+{
+    int budget = e->config.prefill_chunk;
     for (int i = 0; i < e->config.max_batch; i++) {
         struct slot *s = &e->slots[i];
-        if (!s->req)
+        if (s->state != SLOT_RUNNING)
             continue;
-        int64_t left = s->n_tokens - s->n_done;
-        bool prompt = s->n_done < s->req->r.n_prompt;
-        int rows = !prompt ? 1 : left < budget ? (int)left : budget;
+        const struct request *q = s->req;
+        bool prompt = s->n_rows < q->n_resume;
+        int64_t left = prompt ? q->n_resume - s->n_rows : s->n_rows < q->r.n_prompt + q->r.max_tokens - 1;
+        int rows = prompt && left > budget ? budget : (int)left;
         if (rows == 0)
             continue;
         if (prompt)
             budget -= rows;
         *(prompt ? &e->stats.prompt_rows : &e->stats.decode_rows) += (uint64_t)rows;
-        e->chunks[n] = (struct di_chunk){i, row, rows, (int32_t)s->n_done};
-        e->tokens[n++] = s->tokens;
-        row += rows;
-        s->n_done += rows;
-        if (s->n_done == s->n_tokens) {
-            e->logit_rows[*n_logits] = row - 1;
-            e->logit_slot[(*n_logits)++] = i;
-        }
+        bool wants = s->n_rows + rows >= q->n_resume;
+        l->chunks[l->n_chunks] = (struct di_chunk){i, 0, rows, (int32_t)s->n_rows};
+        l->tokens[l->n_chunks] = q->tokens;
+        l->wants_logits[l->n_chunks++] = wants;
+        if (wants)
+            l->out[l->n_out++] = (struct di_launch_out){.lane = i, .generation = s->generation};
+        s->n_rows += rows;
     }
-    return n;
 }
 
 static bool is_end(const struct di_request *r, int32_t id)
@@ -308,63 +462,99 @@ static bool is_end(const struct di_request *r, int32_t id)
     return false;
 }
 
-static void sample(struct di_engine *e, int slot, const float *logits)
+/* One token of a request. */
+static void take_result(struct di_engine *e, const struct di_launch_out *o)
 {
-    struct slot *s = &e->slots[slot];
-    struct request *q = s->req;
-    struct di_request *r = &q->r;
-    struct di_sample got;
-    di_error err = {0};
-    uint64_t n_generated = (uint64_t)(s->n_tokens - r->n_prompt);
-    struct di_row row = {.logits = logits, .params = &r->sampling, .counts = q->counts, .banned = e->config.banned,
-                         .n_generated = n_generated, .position = (uint64_t)s->n_tokens};
-    if (di_sample_row(e->law, &row, q->key, &got, &err) != DI_OK) {
-        end_slot(e, slot, DI_END_ERROR, &err);
+    struct slot *s = &e->slots[o->lane];
+    if (s->state == SLOT_FREE || s->generation != o->generation || (s->state == SLOT_LEAVING && s->over) || !o->valid) {
+        e->stats.wasted_rows++;
         return;
     }
-    s->tokens[s->n_tokens++] = got.id;
-    if (q->counts)
-        di_token_counts_add(q->counts, got.id);
-    bool go_on = !r->on_token || r->on_token(r->ctx, &got);
-    if (!go_on || is_end(r, got.id))
-        end_slot(e, slot, DI_END_STOP, NULL);
-    else if (s->n_tokens - r->n_prompt == r->max_tokens)
-        end_slot(e, slot, DI_END_LENGTH, NULL);
+    struct request *q = s->req;
+    if (o->status != DI_OK) {
+        end_slot(e, s, DI_END_ERROR, &o->err);
+        return;
+    }
+    q->n_done++;
+    bool go_on = !q->r.on_token || q->r.on_token(q->r.ctx, &o->sample);
+    if (!go_on || is_end(&q->r, o->sample.id))
+        end_slot(e, s, DI_END_STOP, NULL);
+    else if (q->n_done == q->r.n_prompt + q->r.max_tokens)
+        end_slot(e, s, DI_END_LENGTH, NULL);
 }
 
 static void end_all(struct di_engine *e, const di_error *err)
 {
     for (int i = 0; i < e->config.max_batch; i++)
-        if (e->slots[i].req)
-            end_slot(e, i, DI_END_ERROR, err);
-    while (e->queue)
-        end_request(e, queue_take(e), DI_END_ERROR, err);
+        if (e->slots[i].state == SLOT_RUNNING || (e->slots[i].state == SLOT_LEAVING && !e->slots[i].over))
+            end_slot(e, &e->slots[i], DI_END_ERROR, err);
+    while (e->queue) {
+        struct request *q = e->queue;
+        e->queue = q->next;
+        e->stats.waiting--;
+        tell_end(e, q, DI_END_ERROR, err);
+        free_request(q);
+    }
+}
+
+/* Wait for a launch and hand its results out. */
+static di_status handle(struct di_engine *e, struct di_launch *l, di_error *err)
+{
+    int64_t before = di_clock_ns();
+    di_pipeline_wait(e->pipe, l);
+    e->stats.host_ns -= (uint64_t)(di_clock_ns() - before);
+    e->stats.compute_ns += (uint64_t)(l->ended_ns - l->started_ns);
+    if (l->follows)
+        e->stats.gap_ns += (uint64_t)(l->started_ns - e->last_ended_ns);
+    e->last_ended_ns = l->ended_ns;
+    if (l->status != DI_OK) {
+        if (err)
+            *err = l->err;
+        end_all(e, &l->err);
+    } else {
+        for (int i = 0; i < l->n_out; i++)
+            take_result(e, &l->out[i]);
+    }
+    retire(e, l->number);
+    return l->status;
 }
 
 di_status di_engine_step(struct di_engine *e, bool *busy, di_error *err)
 {
-    int n_logits;
-    di_error own = {0};
+    int64_t before = di_clock_ns();
+    di_status status = DI_OK;
+    struct di_launch *previous = e->under_way, *l = di_pipeline_next(e->pipe);
     admit(e);
-    int n = build(e, &n_logits);
-    if (n > 0) {
-        struct di_step step = {.n_chunks = n, .chunks = e->chunks, .tokens = e->tokens, .kv = di_kv_view(e->store), .n_logits = n_logits,
-                               .logit_rows = e->logit_rows, .logits = e->logits};
-        di_status status = di_model_step(e->model, &step, err ? err : &own);
-        if (status != DI_OK) {
-            end_all(e, err ? err : &own);
-            *busy = false;
-            return status;
-        }
+    build(e, l);
+    e->under_way = NULL;
+    if (l->n_chunks > 0) {
+        l->follows = previous != NULL;
+        di_pipeline_launch(e->pipe, l);
+        e->under_way = l;
         e->stats.steps++;
-        for (int i = 0; i < n_logits; i++)
-            sample(e, e->logit_slot[i], e->logits + (size_t)i * (size_t)e->model->c->vocab_size);
     }
-    *busy = e->stats.running > 0 || e->stats.waiting > 0;
-    return DI_OK;
+    if (previous)
+        status = handle(e, previous, err);
+    if (!e->under_way)
+        retire(e, UINT64_MAX);
+    *busy = e->stats.running > 0 || e->stats.waiting > 0 || e->under_way;
+    e->stats.host_ns += (uint64_t)(di_clock_ns() - before);
+    return status;
+}
+
+di_status di_engine_flush(struct di_engine *e, di_error *err)
+{
+    struct di_launch *l = e->under_way;
+    e->under_way = NULL;
+    di_status status = l ? handle(e, l, err) : DI_OK;
+    retire(e, UINT64_MAX);
+    return status;
 }
 
 struct di_engine_stats di_engine_stats(const struct di_engine *e)
 {
-    return e->stats;
+    struct di_engine_stats s = e->stats;
+    s.blocks = e->store->n_blocks;
+    s.free_blocks = e->store->n_free;
+    return s;
 }

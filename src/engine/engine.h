@@ -2,7 +2,10 @@
  * rows of prompts that are not done, up to a row budget. What a request computes depends on itself only (backend.h), so its tokens
  * are the same whatever runs beside it.
  *
- * One thread owns an engine and makes all calls; callbacks come from inside di_engine_step. */
+ * di_engine_step launches step N and handles the results of step N-1; while it returns, N computes (pipeline.h). A request that ended or was
+ * cancelled is seen one step late; its slot and pages are given back once the last step that names it is done.
+ *
+ * One thread owns an engine and makes all calls; callbacks come from inside di_engine_step, di_engine_flush and di_engine_destroy. */
 #ifndef DI_ENGINE_ENGINE_H
 #define DI_ENGINE_ENGINE_H
 
@@ -14,10 +17,11 @@ struct di_engine_config {
     int max_batch;      /* requests that run at the same time, 1..1024 */
     int prefill_chunk;  /* prompt rows a step, at least 1 */
     int64_t context;    /* tokens of one request, prompt and answer; 0 = the model's limit, at most 65,536 */
+    int cache_blocks;   /* blocks of 64 tokens in the pool; 0 = enough for max_batch requests of the full context */
     const uint64_t *banned; /* bit set of ids that are never sampled (spec/encoding.md §1.6), or NULL; borrowed */
 };
 
-enum di_end { DI_END_STOP, DI_END_LENGTH, DI_END_CANCELLED, DI_END_ERROR };
+enum di_end { DI_END_STOP, DI_END_LENGTH, DI_END_CANCELLED, DI_END_DEADLINE, DI_END_ERROR };
 
 struct di_request {
     const int32_t *prompt; /* copied at submit */
@@ -25,16 +29,21 @@ struct di_request {
     struct di_sampling_params sampling; /* its lists are copied; end_ids end the answer (the id itself is reported) */
     uint32_t sample;                    /* which of several samples with the same seed, 0 for the first */
     bool ignore_end;                    /* end_ids do not end the answer */
+    int priority;                       /* lower runs earlier and may take the place of a higher one */
+    uint64_t tenant;                    /* requests of one priority are admitted fairly between tenants */
+    int64_t deadline_ns;                /* of di_clock_ns; 0 = none. A request that is not over by then ends with DI_END_DEADLINE */
     /* A token was sampled. Returning false ends the request with DI_END_STOP after this token (a stop string was found). */
     bool (*on_token)(void *ctx, const struct di_sample *token);
-    /* The request is over and its memory gone; called exactly once. `err` is set with DI_END_ERROR. */
+    /* The request is over; called exactly once, and nothing of the request is used afterwards. `err` is set with DI_END_ERROR. */
     void (*on_end)(void *ctx, enum di_end end, const di_error *err);
     void *ctx;
 };
 
 struct di_engine_stats {
-    uint64_t steps, prompt_rows, decode_rows, finished, cancelled, failed;
-    int running, waiting;
+    uint64_t steps, prompt_rows, decode_rows, wasted_rows; /* wasted: launched for a request that had ended */
+    uint64_t finished, cancelled, failed, preempted;
+    uint64_t host_ns, compute_ns, gap_ns; /* time of the engine's thread in steps without waiting; of the worker; idle worker between two launches */
+    int running, waiting, free_blocks, blocks;
 };
 
 struct di_engine;
@@ -48,16 +57,27 @@ int64_t di_engine_context(const struct di_config *c, const struct di_engine_conf
 
 /* The model is borrowed; its max_rows and max_context must be at least those of di_engine_max_rows and di_engine_context. */
 di_status di_engine_create(struct di_model *model, const struct di_engine_config *config, struct di_engine **out, di_error *err);
+/* Something else that computes steps, for tests of scheduling: sizes come from `layout` and `vocab`. */
+struct di_engine_null {
+    struct di_kv_layout layout;
+    int vocab;
+    int64_t context;
+    di_status (*compute)(void *ctx, const struct di_step *step, di_error *err);
+    void *ctx;
+};
+di_status di_engine_create_null(const struct di_engine_null *null, const struct di_engine_config *config, struct di_engine **out, di_error *err);
 void di_engine_destroy(struct di_engine *e); /* running requests end as cancelled */
 
-/* Queue a request. Refused at once, with the reason: an empty prompt, ids outside the vocabulary, prompt + max_tokens beyond the context,
- * sampling parameters out of range. *id may be NULL. */
+/* Queue a request. Refused at once, with the reason: an empty prompt, ids outside the vocabulary, prompt + max_tokens beyond the context or the
+ * pool, sampling parameters out of range. *id may be NULL. */
 di_status di_engine_submit(struct di_engine *e, const struct di_request *r, int64_t *id, di_error *err);
-/* End a request at the next step. False if it is not (or no longer) known. */
+/* End a request at the next step, in whatever state it is. False if it is not (or no longer) known. */
 bool di_engine_cancel(struct di_engine *e, int64_t id);
-/* Admit, compute one step, sample, report. *busy is false when nothing is running or waiting. An error of one request ends that request; an
- * error returned here is the model's and ends all. */
+/* Launch a step, handle the results of the one before. *busy is false when nothing is running, waiting or under way. An error of one request ends that
+ * request; an error returned here is the model's and ends all. */
 di_status di_engine_step(struct di_engine *e, bool *busy, di_error *err);
+/* Wait for the step under way and handle its results; afterwards nothing is under way and slots of ended requests are free. */
+di_status di_engine_flush(struct di_engine *e, di_error *err);
 struct di_engine_stats di_engine_stats(const struct di_engine *e);
 
 #endif

@@ -1,0 +1,237 @@
+#include "engine/pipeline.h"
+
+#include "base/clock.h"
+
+#include <pthread.h>
+#include <signal.h>
+
+struct di_pipeline {
+    struct di_pipeline_params params;
+    struct di_lane *lanes;
+    struct di_launch launches[2];
+    uint64_t launched, done; /* numbers; guarded by lock */
+    bool ending;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    pthread_t thread;
+    bool has_thread;
+    /* worker only */
+    struct di_law *law;
+    float *logits;
+    struct di_chunk *live;
+    const int32_t **live_tokens;
+    int32_t *logit_rows;
+    int *logit_out;
+};
+
+/* ---------------------------------------------------------------- worker */
+
+/* The chunks of lanes that have not ended, packed; n_logits of them end in a row that is sampled. */
+static int live_chunks(struct di_pipeline *p, struct di_launch *l, int *n_logits)
+{
+    int n = 0, row = 0, out = 0;
+    *n_logits = 0;
+    for (int i = 0; i < l->n_chunks; i++) {
+        bool ended = p->lanes[l->chunks[i].slot].ended;
+        if (l->wants_logits[i])
+            l->out[out].valid = !ended;
+        if (!ended) {
+            p->live[n] = l->chunks[i];
+            p->live[n].row0 = row;
+            p->live_tokens[n++] = l->tokens[i];
+            row += l->chunks[i].n;
+            if (l->wants_logits[i]) {
+                p->logit_rows[*n_logits] = row - 1;
+                p->logit_out[(*n_logits)++] = out;
+            }
+        }
+        out += l->wants_logits[i];
+    }
+    return n;
+}
+
+static bool is_end(const struct di_lane *lane, int32_t id)
+{
+    for (size_t i = 0; i < lane->params->n_end_ids && !lane->ignore_end; i++)
+        if (lane->params->end_ids[i] == id)
+            return true;
+    return false;
+}
+
+/* Decide the token at `position` of a lane from its logits. */
+static void sample(struct di_pipeline *p, struct di_launch_out *o, int64_t position, const float *logits)
+{
+    struct di_lane *lane = &p->lanes[o->lane];
+    struct di_row row = {.logits = logits, .params = lane->params, .counts = lane->counts, .banned = p->params.banned,
+                         .n_generated = (uint64_t)(position - lane->n_prompt), .position = (uint64_t)position};
+    o->status = di_sample_row(p->law, &row, lane->key, &o->sample, &o->err);
+    if (o->status != DI_OK) {
+        lane->ended = true;
+        return;
+    }
+    lane->tokens[position] = o->sample.id;
+    if (lane->counts)
+        di_token_counts_add(lane->counts, o->sample.id);
+    lane->ended = is_end(lane, o->sample.id) || position + 1 == lane->n_limit;
+}
+
+static void execute(struct di_pipeline *p, struct di_launch *l)
+{
+    int n_logits, n = live_chunks(p, l, &n_logits);
+    l->status = DI_OK;
+    l->started_ns = di_clock_ns();
+    if (n > 0) {
+        struct di_step step = {.n_chunks = n, .chunks = p->live, .tokens = p->live_tokens, .kv = p->params.kv, .n_logits = n_logits,
+                               .logit_rows = p->logit_rows, .logits = p->logits};
+        l->status = p->params.compute(p->params.ctx, &step, &l->err);
+    }
+    for (int i = 0, c = 0; i < n_logits && l->status == DI_OK; i++, c++) {
+        while (p->live[c].row0 + p->live[c].n - 1 != p->logit_rows[i])
+            c++;
+        sample(p, &l->out[p->logit_out[i]], (int64_t)p->live[c].pos0 + p->live[c].n, p->logits + (size_t)i * (size_t)p->params.vocab);
+    }
+    l->ended_ns = di_clock_ns();
+}
+
+static void *work(void *arg)
+{
+    struct di_pipeline *p = arg;
+    pthread_mutex_lock(&p->lock);
+    for (;;) {
+        while (p->done == p->launched && !p->ending)
+            pthread_cond_wait(&p->changed, &p->lock);
+        if (p->done == p->launched)
+            break;
+        struct di_launch *l = &p->launches[(p->done + 1) % 2];
+        pthread_mutex_unlock(&p->lock);
+        execute(p, l);
+        pthread_mutex_lock(&p->lock);
+        p->done++;
+        pthread_cond_broadcast(&p->changed);
+    }
+    pthread_mutex_unlock(&p->lock);
+    return NULL;
+}
+
+/* ---------------------------------------------------------------- engine's side */
+
+static bool allocate_launch(struct di_launch *l, size_t n)
+{
+    l->chunks = di_calloc(n, sizeof *l->chunks);
+    l->tokens = di_calloc(n, sizeof *l->tokens);
+    l->wants_logits = di_calloc(n, sizeof *l->wants_logits);
+    l->out = di_calloc(n, sizeof *l->out);
+    return l->chunks && l->tokens && l->wants_logits && l->out;
+}
+
+static bool allocate(struct di_pipeline *p)
+{
+    size_t n = (size_t)p->params.lanes;
+    p->lanes = di_calloc(n, sizeof *p->lanes);
+    p->live = di_calloc(n, sizeof *p->live);
+    p->live_tokens = di_calloc(n, sizeof *p->live_tokens);
+    p->logit_rows = di_calloc(n, sizeof *p->logit_rows);
+    p->logit_out = di_calloc(n, sizeof *p->logit_out);
+    p->logits = di_malloc_aligned(n * (size_t)p->params.vocab * sizeof *p->logits);
+    return p->lanes && p->live && p->live_tokens && p->logit_rows && p->logit_out && p->logits && allocate_launch(&p->launches[0], n) &&
+           allocate_launch(&p->launches[1], n);
+}
+
+uint64_t di_pipeline_bytes(int lanes, int vocab)
+{
+    uint64_t launch = sizeof(struct di_chunk) + sizeof(int32_t *) + sizeof(bool) + sizeof(struct di_launch_out);
+    uint64_t lane = sizeof(struct di_lane) + sizeof(struct di_chunk) + sizeof(int32_t *) + 2 * sizeof(int32_t) + (uint64_t)vocab * sizeof(float);
+    return (uint64_t)lanes * (lane + 2 * launch) + (uint64_t)vocab * 12 + 16384;
+}
+
+/* Signals belong to the program's own threads: one that is waiting for input must be the one that is interrupted. */
+static bool start_thread(struct di_pipeline *p)
+{
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    p->has_thread = pthread_create(&p->thread, NULL, work, p) == 0;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return p->has_thread;
+}
+
+di_status di_pipeline_create(const struct di_pipeline_params *params, struct di_pipeline **out, di_error *err)
+{
+    di_status status = DI_OK;
+    *out = NULL;
+    struct di_pipeline *p = di_calloc(1, sizeof *p);
+    CHECK(p, err, DI_ERR_MEMORY, "", "out of memory for the step pipeline");
+    p->params = *params;
+    pthread_mutex_init(&p->lock, NULL);
+    pthread_cond_init(&p->changed, NULL);
+    TRY(di_law_create((size_t)params->vocab, &p->law, err));
+    CHECK(allocate(p), err, DI_ERR_MEMORY, "", "out of memory for %d lanes of %d logits", params->lanes, params->vocab);
+    CHECK(start_thread(p), err, DI_ERR_LIMIT, "", "the system grants no thread for the step pipeline");
+    *out = p;
+    p = NULL;
+out:
+    di_pipeline_destroy(p);
+    return status;
+}
+
+static void free_launch(struct di_launch *l)
+{
+    di_free(l->chunks);
+    di_free(l->tokens);
+    di_free(l->wants_logits);
+    di_free(l->out);
+}
+
+void di_pipeline_destroy(struct di_pipeline *p)
+{
+    if (!p)
+        return;
+    if (p->has_thread) {
+        pthread_mutex_lock(&p->lock);
+        p->ending = true;
+        pthread_cond_broadcast(&p->changed);
+        pthread_mutex_unlock(&p->lock);
+        pthread_join(p->thread, NULL);
+    }
+    pthread_mutex_destroy(&p->lock);
+    pthread_cond_destroy(&p->changed);
+    free_launch(&p->launches[0]);
+    free_launch(&p->launches[1]);
+    di_law_destroy(p->law);
+    di_free(p->lanes);
+    di_free(p->live);
+    di_free(p->live_tokens);
+    di_free(p->logit_rows);
+    di_free(p->logit_out);
+    di_free_aligned(p->logits);
+    di_free(p);
+}
+
+struct di_lane *di_pipeline_lane(struct di_pipeline *p, int lane)
+{
+    return &p->lanes[lane];
+}
+
+struct di_launch *di_pipeline_next(struct di_pipeline *p)
+{
+    struct di_launch *l = &p->launches[(p->launched + 1) % 2];
+    l->number = p->launched + 1;
+    l->n_chunks = l->n_out = 0;
+    return l;
+}
+
+void di_pipeline_launch(struct di_pipeline *p, struct di_launch *l)
+{
+    pthread_mutex_lock(&p->lock);
+    p->launched = l->number;
+    pthread_cond_broadcast(&p->changed);
+    pthread_mutex_unlock(&p->lock);
+}
+
+void di_pipeline_wait(struct di_pipeline *p, struct di_launch *l)
+{
+    pthread_mutex_lock(&p->lock);
+    while (p->done < l->number)
+        pthread_cond_wait(&p->changed, &p->lock);
+    pthread_mutex_unlock(&p->lock);
+}

@@ -1,0 +1,69 @@
+/* The step pipeline: launches run in order on a worker of their own (the CPU's form of a device stream), so that the engine schedules step N+1 and
+ * handles the results of N-1 while N computes (spec/dspark.md §6). What a launch samples stays on the worker's side: the next launch reads
+ * its input ids where the sampler wrote them, and a request that ended in between computes no further rows.
+ *
+ * Two launches exist, used in turn. The engine's thread fills one, launches it, and later waits for it; everything else is the worker's. */
+#ifndef DI_ENGINE_PIPELINE_H
+#define DI_ENGINE_PIPELINE_H
+
+#include "engine/sampler.h"
+#include "model/model.h"
+
+/* The worker's view of a running request. Filled by the engine before the first launch that names the lane; afterwards the worker alone touches it until
+ * the lane is named by no launch any more. */
+struct di_lane {
+    int32_t *tokens;  /* by absolute position; the worker appends what it samples */
+    int64_t n_prompt; /* tokens of the prompt proper: those behind it are generated */
+    int64_t n_limit;  /* tokens in all when the answer has its full length */
+    const struct di_sampling_params *params;
+    bool ignore_end;
+    uint64_t key;
+    struct di_token_counts *counts; /* or NULL */
+    bool ended;                     /* an end id, the limit, or an error: later rows are dropped */
+};
+
+struct di_launch_out {
+    int lane;
+    uint64_t generation; /* of the lane, copied from the launch: results of an earlier owner are dropped */
+    bool valid;          /* false: the request had ended, nothing was computed */
+    struct di_sample sample;
+    di_status status; /* of this row's sampling */
+    di_error err;
+};
+
+struct di_launch {
+    uint64_t number; /* 1, 2, ... */
+    int n_chunks;
+    struct di_chunk *chunks;     /* slot = lane; row0 is set by the worker */
+    const int32_t **tokens;
+    bool *wants_logits;          /* [n_chunks] the chunk's last row is sampled */
+    int n_out;                   /* chunks that want logits, in order */
+    struct di_launch_out *out;
+    di_status status; /* of the whole step */
+    di_error err;
+    bool follows;                 /* launched while its predecessor was under way */
+    int64_t started_ns, ended_ns; /* of the computation */
+};
+
+struct di_pipeline_params {
+    /* Computes a step on the worker's thread; the null model of tests writes some logits and returns. */
+    di_status (*compute)(void *ctx, const struct di_step *step, di_error *err);
+    void *ctx;
+    struct di_kv kv;
+    int lanes, vocab;
+    const uint64_t *banned; /* or NULL; borrowed */
+};
+
+struct di_pipeline;
+di_status di_pipeline_create(const struct di_pipeline_params *p, struct di_pipeline **out, di_error *err);
+/* Waits for what was launched. NULL is allowed. */
+void di_pipeline_destroy(struct di_pipeline *p);
+uint64_t di_pipeline_bytes(int lanes, int vocab);
+struct di_lane *di_pipeline_lane(struct di_pipeline *p, int lane);
+/* The launch to fill next, empty, with its number. Its predecessor but one must have been waited for. */
+struct di_launch *di_pipeline_next(struct di_pipeline *p);
+void di_pipeline_launch(struct di_pipeline *p, struct di_launch *l);
+/* Block until the launch is done; afterwards its results may be read until di_pipeline_next returns it again. */
+void di_pipeline_wait(struct di_pipeline *p, struct di_launch *l);
+
+#endif
