@@ -9,7 +9,7 @@
 
 struct parser {
     const char *s;
-    size_t n, i, depth, max_depth;
+    size_t n, i, depth, max_depth, values, max_values;
     bool refuse_duplicates;
     struct di_arena *arena;
     di_error *err;
@@ -232,6 +232,8 @@ static di_status parse_container(struct parser *p, struct di_json *v, bool objec
         return DI_OK;
     }
     for (;;) {
+        if (++p->values > p->max_values)
+            return di_fail(p->err, DI_ERR_LIMIT, "", "JSON has more than %zu values", p->max_values);
         struct di_json *m = di_arena_alloc(p->arena, sizeof *m);
         if (!m)
             return no_memory(p);
@@ -304,9 +306,11 @@ static di_status parse_value(struct parser *p, struct di_json *v)
 di_status di_json_parse(struct di_str text, const struct di_json_limits *limits, struct di_arena *arena, struct di_json **out,
                         di_error *err)
 {
-    struct parser p = {.s = text.p, .n = text.n, .arena = arena, .err = err, .max_depth = 128};
+    struct parser p = {.s = text.p, .n = text.n, .arena = arena, .err = err, .max_depth = 128, .max_values = SIZE_MAX};
     if (limits && limits->max_depth)
         p.max_depth = limits->max_depth;
+    if (limits && limits->max_values)
+        p.max_values = limits->max_values;
     if (limits)
         p.refuse_duplicates = limits->refuse_duplicates;
     size_t at;

@@ -19,7 +19,8 @@ struct di_json {
 };
 
 struct di_json_limits {
-    size_t max_depth; /* nesting of arrays and objects; 0 means 128 */
+    size_t max_depth;       /* nesting of arrays and objects; 0 means 128 */
+    size_t max_values;      /* of the whole document, each takes 64 bytes; 0 = any number */
     bool refuse_duplicates; /* a repeated key is an error instead */
 };
 

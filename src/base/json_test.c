@@ -63,6 +63,8 @@ static void test_depth_and_duplicates(void **state)
     di_arena_init(&a);
     assert_int_equal(di_json_parse(di_str_c(deep), NULL, &a, &v, &err), DI_ERR_LIMIT);
     assert_int_equal(di_json_parse(di_str_c(deep), &(struct di_json_limits){.max_depth = 200}, &a, &v, &err), DI_OK);
+    assert_int_equal(di_json_parse(DI_STR("[1,[2],{\"a\":3}]"), &(struct di_json_limits){.max_values = 5}, &a, &v, &err), DI_OK);
+    assert_int_equal(di_json_parse(DI_STR("[1,[2],{\"a\":3}]"), &(struct di_json_limits){.max_values = 4}, &a, &v, &err), DI_ERR_LIMIT);
     struct di_json_limits strict = {.refuse_duplicates = true};
     assert_int_equal(di_json_parse(DI_STR("{\"a\":1,\"a\":1}"), &strict, &a, &v, &err), DI_ERR_FORMAT);
     assert_int_equal(di_json_parse(DI_STR("{\"a\":\"x\\u0000y\"}"), &strict, &a, &v, &err), DI_OK);

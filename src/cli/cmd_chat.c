@@ -29,7 +29,7 @@ static const struct di_option table[] = {
     {"top-p", DI_OPT_DOUBLE, AT(top_p), NULL, 1e-9, 1, NULL, "P", "Sample from the likeliest tokens that together have probability P.", false},
     {"top-k", DI_OPT_INT, AT(top_k), "0", -1, 1 << 30, NULL, "K", "Sample from the K likeliest tokens; 0 is all.", false},
     {"min-p", DI_OPT_DOUBLE, AT(min_p), "0", 0, 1, NULL, "P", "Drop tokens with less than P times the largest probability.", false},
-    {"seed", DI_OPT_INT, AT(seed), "0", 0, 0, NULL, "S", "Same conversation and seed: same answers. Each turn adds one.", false},
+    {"seed", DI_OPT_INT, AT(seed), "0", 0, (double)INT64_MAX, NULL, "S", "Same conversation and seed: same answers. Each turn adds one.", false},
 };
 
 /* Set by the handler of Ctrl-C, cleared before each prompt and answer. The only thing a signal handler may do safely. */

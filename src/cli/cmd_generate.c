@@ -35,7 +35,7 @@ static const struct di_option table[] = {
     {"top-p", DI_OPT_DOUBLE, AT(top_p), NULL, 1e-9, 1, NULL, "P", "Sample from the likeliest tokens that together have probability P.", false},
     {"top-k", DI_OPT_INT, AT(top_k), "0", -1, 1 << 30, NULL, "K", "Sample from the K likeliest tokens; 0 or -1 is all.", false},
     {"min-p", DI_OPT_DOUBLE, AT(min_p), "0", 0, 1, NULL, "P", "Drop tokens with less than P times the largest probability.", false},
-    {"seed", DI_OPT_INT, AT(seed), "0", 0, 0, NULL, "S", "Same prompt, parameters and seed: same tokens.", false},
+    {"seed", DI_OPT_INT, AT(seed), "0", 0, (double)INT64_MAX, NULL, "S", "Same prompt, parameters and seed: same tokens.", false},
     {"stop", DI_OPT_LIST, AT(stop), NULL, 0, 0, NULL, "STR", "End the answer before this text; may be given several times. For --prompt.", false},
     {"raw", DI_OPT_BOOL, AT(raw), "false", 0, 0, NULL, NULL, "--prompt is raw text that the model continues.", false},
     {"thinking", DI_OPT_BOOL, AT(thinking), "true", 0, 0, NULL, NULL, "Think first where the request does not say.", false},
@@ -47,8 +47,10 @@ struct job {
     struct di_buf text; /* the line; the request borrows from it */
     struct di_arena arena;
     const struct di_json *id;
-    struct di_completion *answer; /* NULL: failed before the engine saw it */
+    struct di_completion *answer; /* NULL: failed before the engine saw it; `failure` is then its output line and the request is gone */
+    struct di_buf failure;
     di_error err;
+    size_t bytes; /* share of run.bytes */
     bool used;
 };
 
@@ -60,7 +62,7 @@ struct run {
     struct di_completion_defaults defaults;
     FILE *out;
     struct job *jobs; /* ring of `window` jobs in input order */
-    size_t window, head, count;
+    size_t window, head, count, bytes;
     bool input_over;
     int64_t done, failed, skipped;
     struct di_answer_totals totals;
@@ -70,10 +72,16 @@ struct run {
 
 /* ---------------------------------------------------------------- input */
 
+/* So that a line of the largest size cannot ask for a hundred times its own memory: more values than any context has tokens, and lines are not
+ * read ahead while so many bytes of them wait. */
+#define MAX_VALUES ((size_t)4 << 20)
+#define MAX_WAITING ((size_t)64 << 20)
+
 static di_status start_job(struct run *r, struct job *j, di_error *err)
 {
+    static const struct di_json_limits limits = {.max_values = MAX_VALUES};
     struct di_json *request;
-    di_status status = di_json_parse(di_buf_str(&j->text), NULL, &j->arena, &request, err);
+    di_status status = di_json_parse(di_buf_str(&j->text), &limits, &j->arena, &request, err);
     if (status != DI_OK)
         return status;
     if (!di_json_is(request, DI_JSON_OBJECT))
@@ -99,16 +107,23 @@ static struct job *job_at(struct run *r, size_t i)
     return &r->jobs[(r->head + i) % r->window];
 }
 
-static void push_job(struct run *r, int64_t line, struct di_str text, const di_error *broken)
+/* Takes the text. `broken`: the line could not even be read. */
+static void push_job(struct run *r, int64_t line, struct di_buf text, const di_error *broken)
 {
     struct job *j = job_at(r, r->count++);
-    *j = (struct job){.line = line, .used = true};
+    *j = (struct job){.line = line, .text = text, .used = true};
     di_arena_init(&j->arena);
-    di_buf_addv(&j->text, text);
     if (broken)
         j->err = *broken;
     else if (di_buf_ok(&j->text, &j->err) == DI_OK)
         start_job(r, j, &j->err);
+    if (!j->answer) {
+        di_add_error_object(&j->failure, j->id, &j->err, line);
+        di_buf_fini(&j->text);
+        di_arena_fini(&j->arena);
+    }
+    j->bytes = j->text.n + j->failure.n;
+    r->bytes += j->bytes;
 }
 
 static bool blank(struct di_str s)
@@ -122,8 +137,9 @@ static bool blank(struct di_str s)
 /* Read lines until the window is full or the input over. A line that is too long is a failed job; a failing file ends the run. */
 static di_status fill_window(struct run *r, struct di_lines *in, di_error *err)
 {
-    while (!r->input_over && r->count < r->window) {
+    while (!r->input_over && r->count < r->window && r->bytes < MAX_WAITING) {
         struct di_str line;
+        struct di_buf text = {0};
         bool more;
         di_error line_err = {0};
         di_status status = di_lines_next(in, &line, &more, &line_err);
@@ -138,7 +154,8 @@ static di_status fill_window(struct run *r, struct di_lines *in, di_error *err)
         } else if (r->skipped > 0) {
             r->skipped--;
         } else {
-            push_job(r, in->number, line, status == DI_OK ? NULL : &line_err);
+            di_lines_take(in, &text);
+            push_job(r, in->number, text, status == DI_OK ? NULL : &line_err);
         }
     }
     return DI_OK;
@@ -150,6 +167,7 @@ static void end_job(struct job *j)
 {
     di_completion_destroy(j->answer);
     di_buf_fini(&j->text);
+    di_buf_fini(&j->failure);
     di_arena_fini(&j->arena);
     *j = (struct job){0};
 }
@@ -158,14 +176,17 @@ static di_status write_job(struct run *r, struct job *j, di_error *err)
 {
     struct di_buf b = {0};
     di_status status = DI_OK;
-    const di_error *failed = !j->answer ? &j->err : j->answer->end == DI_END_ERROR ? &j->answer->err : NULL;
-    if (failed)
-        di_add_error_object(&b, j->id, failed, j->line);
+    bool failed = !j->answer || j->answer->end == DI_END_ERROR;
+    if (!j->answer)
+        di_buf_addv(&b, di_buf_str(&j->failure));
+    else if (failed)
+        di_add_error_object(&b, j->id, &j->answer->err, j->line);
     else
         di_answer_write(&b, j->id, j->answer);
     di_answer_count(&r->totals, j->answer);
-    r->failed += failed != NULL;
+    r->failed += failed;
     r->done++;
+    b.failed = b.failed || j->failure.failed;
     TRY(di_buf_ok(&b, err));
     TRY(di_write_line(r->out, di_buf_str(&b), err));
 out:
@@ -180,6 +201,7 @@ static di_status write_finished(struct run *r, di_error *err)
         if (j->answer && !j->answer->done)
             return DI_OK;
         di_status status = write_job(r, j, err);
+        r->bytes -= j->bytes;
         end_job(j);
         r->head = (r->head + 1) % r->window;
         r->count--;
@@ -236,9 +258,17 @@ out:
     return status;
 }
 
+static bool same_file(const char *a, const char *b)
+{
+    struct stat x, y;
+    return stat(a, &x) == 0 && stat(b, &y) == 0 && S_ISREG(x.st_mode) && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+}
+
 static di_status open_output(struct run *r, di_error *err)
 {
     r->out = stdout;
+    if (r->o->output && r->o->input && same_file(r->o->input, r->o->output))
+        return di_fail(err, DI_ERR_INVALID, "output", "%s is the input, which would be overwritten", r->o->output);
     if (!r->o->output)
         return r->o->resume ? di_fail(err, DI_ERR_INVALID, "resume", "--resume needs --output") : DI_OK;
     if (r->o->resume) {
@@ -289,13 +319,12 @@ static void prompt_line(const struct options *o, struct di_buf *b)
 static di_status run_prompt(struct run *r, di_error *err)
 {
     const struct options *o = r->o;
-    struct di_buf line = {0};
+    struct di_buf line = {0}, shown = {0};
     di_status status = DI_OK;
     bool busy = true;
     bool text = strcmp(o->format, "text") == 0 || (strcmp(o->format, "auto") == 0 && !o->output && isatty(STDOUT_FILENO));
     prompt_line(o, &line);
-    TRY(di_buf_ok(&line, err));
-    push_job(r, 0, di_buf_str(&line), NULL);
+    push_job(r, 0, line, NULL);
     struct job *j = job_at(r, 0);
     if (!text) {
         TRY(run_jobs(r, NULL, err));
@@ -309,11 +338,11 @@ static di_status run_prompt(struct run *r, di_error *err)
         di_cli_fail("generate", failed);
         goto out;
     }
-    di_buf_clear(&line);
-    di_answer_write_text(&line, j->answer);
-    TRY(di_write_text(r->out, di_buf_str(&line), err));
+    di_answer_write_text(&shown, j->answer);
+    TRY(di_buf_ok(&shown, err));
+    TRY(di_write_text(r->out, di_buf_str(&shown), err));
 out:
-    di_buf_fini(&line);
+    di_buf_fini(&shown);
     return status;
 }
 

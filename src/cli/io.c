@@ -89,8 +89,15 @@ di_status di_lines_next(struct di_lines *in, struct di_str *line, bool *more, di
         length--;
     if (length > in->limit)
         return di_fail(err, DI_ERR_LIMIT, "", "line %lld is longer than the limit of %zu bytes", (long long)in->number, in->limit);
+    in->line.n = length;
     *line = (struct di_str){in->line.p ? in->line.p : "", length};
     return DI_OK;
+}
+
+void di_lines_take(struct di_lines *in, struct di_buf *line)
+{
+    *line = in->line;
+    in->line = (struct di_buf){0};
 }
 
 void di_lines_close(struct di_lines *in)
