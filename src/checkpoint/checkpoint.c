@@ -337,3 +337,9 @@ void di_tensor_forget(const struct di_tensor *t)
     if (from < to)
         (void)madvise((void *)from, to - from, MADV_DONTNEED); /* advice: failing loses nothing */
 }
+
+void di_checkpoint_forget(const struct di_checkpoint *ck)
+{
+    for (size_t i = 0; i < ck->n_shards; i++)
+        (void)madvise((void *)(uintptr_t)ck->shards[i].map, ck->shards[i].map_bytes, MADV_DONTNEED);
+}

@@ -30,6 +30,9 @@ const struct di_tensor *di_checkpoint_find(const struct di_checkpoint *ck, const
 const struct di_tensor *di_checkpoint_findf(const struct di_checkpoint *ck, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* Tell the system that a tensor's file pages are no longer needed (after repacking). */
 void di_tensor_forget(const struct di_tensor *t);
+/* The same for everything; what is used in place comes back when it is touched. Reading a page maps its neighbours too, so a series of
+ * di_tensor_forget leaves much of a small checkpoint resident. */
+void di_checkpoint_forget(const struct di_checkpoint *ck);
 
 /* The expected inventory: calls `fn` for every tensor that the config implies, in checkpoint order. part: see enum. Stops at the first
  * non-OK return and passes it on. */

@@ -153,6 +153,8 @@ di_status di_model_plan(const struct di_config *c, const struct di_model_params 
 
 /* ---------------------------------------------------------------- loading */
 
+#define SWEEPS 64 /* that loading stops to forget the file: what stays resident of it is a small share of the weights */
+
 struct loader {
     struct di_model *m;
     size_t at; /* in the packed region */
@@ -182,7 +184,10 @@ static di_status load_matrix(void *ctx, int layer, const struct binding *b)
         if (s)
             di_tensor_forget(s);
     }
+    uint64_t part = ld->total / SWEEPS + 1, before = ld->done / part;
     ld->done += checkpoint_bytes(b);
+    if (ld->done / part != before)
+        di_checkpoint_forget(&m->ck);
     if (m->params.progress)
         m->params.progress(m->params.progress_ctx, ld->done, ld->total);
     return DI_OK;
