@@ -1,0 +1,445 @@
+/* The engine against a simple model: a back end that costs nothing, whose next token is a function of the request's own tokens, and which keeps a
+ * mark for every position in the request's pages. Random arrivals, priorities, cancels, stops and pool pressure; whatever happens, each
+ * request's tokens are those of the function, each ends once, and all accounts return to zero. */
+#include "base/clock.h"
+#include "engine/engine.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#define VOCAB 50
+#define END_ID 7
+#define CONTEXT 512
+
+static uint64_t rng_state;
+static uint32_t rng(void)
+{
+    rng_state = rng_state * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)(rng_state >> 33);
+}
+
+/* The null model: token behind a prefix. */
+static int32_t next_token(const int32_t *tokens, int64_t n)
+{
+    uint64_t h = 1469598103934665603u;
+    for (int64_t i = 0; i < n; i++)
+        h = (h ^ (uint64_t)tokens[i]) * 1099511628211u;
+    return (int32_t)((h >> 20) % VOCAB);
+}
+
+static void next_logits(const int32_t *tokens, int64_t n, float *logits)
+{
+    for (int i = 0; i < VOCAB; i++)
+        logits[i] = -(float)((i * 31 + tokens[n - 1]) % 17);
+    logits[next_token(tokens, n)] = 5;
+}
+
+struct null_model {
+    size_t block_bytes;
+    bool fail;
+    long wrong_marks;
+};
+
+/* Marks of a position: one byte for each of its neighbours would be too kind; the whole prefix hash goes in. */
+static uint64_t *mark_of(const struct di_kv *kv, int slot, int32_t pos)
+{
+    return (uint64_t *)(void *)(kv->blocks + (size_t)kv->pages[slot][pos / 64] * kv->layout->block_bytes) + pos % 64;
+}
+
+static di_status null_compute(void *ctx, const struct di_step *step, di_error *err)
+{
+    struct null_model *m = ctx;
+    if (m->fail)
+        return di_fail(err, DI_ERR_INTERNAL, "null", "told to fail");
+    for (int k = 0, out = 0; k < step->n_chunks; k++) {
+        const struct di_chunk *c = &step->chunks[k];
+        const int32_t *tokens = step->tokens[k];
+        uint64_t h = c->pos0 ? *mark_of(&step->kv, c->slot, c->pos0 - 1) : 1;
+        for (int32_t p = c->pos0; p < c->pos0 + c->n; p++) {
+            h = h * 31 + (uint64_t)tokens[p] + 1;
+            *mark_of(&step->kv, c->slot, p) = h;
+        }
+        uint64_t check = 1;
+        for (int32_t p = 0; p < c->pos0 + c->n; p++) {
+            check = check * 31 + (uint64_t)tokens[p] + 1;
+            m->wrong_marks += *mark_of(&step->kv, c->slot, p) != check;
+        }
+        if (out < step->n_logits && step->logit_rows[out] == c->row0 + c->n - 1)
+            next_logits(tokens, c->pos0 + c->n, step->logits + (size_t)out++ * VOCAB);
+    }
+    return DI_OK;
+}
+
+static struct di_engine *create(struct null_model *m, int batch, int chunk, int blocks)
+{
+    struct di_engine *e;
+    struct di_engine_null n = {.vocab = VOCAB, .context = CONTEXT, .compute = null_compute, .ctx = m};
+    n.layout = (struct di_kv_layout){.block_bytes = 64 * sizeof(uint64_t), .ring_bytes = 64, .tail_bytes = 64};
+    struct di_engine_config config = {.max_batch = batch, .prefill_chunk = chunk, .cache_blocks = blocks};
+    assert_int_equal(di_engine_create_null(&n, &config, &e, NULL), DI_OK);
+    return e;
+}
+
+/* ---------------------------------------------------------------- one request under watch */
+
+struct watch {
+    int32_t prompt[CONTEXT], got[CONTEXT];
+    int n_prompt, n_got, max_tokens, stop_after; /* stop_after: on_token refuses at this count; 0 = never */
+    int64_t id;
+    bool submitted, over, cancelled, penalised;
+    enum di_end end;
+};
+
+static bool on_token(void *ctx, const struct di_sample *s)
+{
+    struct watch *w = ctx;
+    assert_false(w->over);
+    w->got[w->n_got++] = s->id;
+    return w->n_got != w->stop_after;
+}
+
+static void on_end(void *ctx, enum di_end end, const di_error *err)
+{
+    struct watch *w = ctx;
+    (void)err;
+    assert_false(w->over);
+    w->over = true;
+    w->end = end;
+}
+
+static const int32_t end_ids[] = {END_ID};
+
+static void submit(struct di_engine *e, struct watch *w, int priority, uint64_t tenant)
+{
+    struct di_request r = {.prompt = w->prompt, .n_prompt = w->n_prompt, .max_tokens = w->max_tokens, .sampling = di_sampling_params_default(),
+                           .priority = priority, .tenant = tenant, .on_token = on_token, .on_end = on_end, .ctx = w};
+    r.sampling.temperature = 0;
+    r.sampling.end_ids = end_ids;
+    r.sampling.n_end_ids = 1;
+    r.sampling.presence_penalty = w->penalised ? 0.5 : 0;
+    assert_int_equal(di_engine_submit(e, &r, &w->id, NULL), DI_OK);
+    w->submitted = true;
+}
+
+static void make(struct watch *w)
+{
+    memset(w, 0, sizeof *w);
+    w->n_prompt = 1 + (int)(rng() % 200);
+    w->max_tokens = 1 + (int)(rng() % 60);
+    w->stop_after = rng() % 5 ? 0 : 1 + (int)(rng() % 20);
+    w->penalised = rng() % 4 == 0;
+    for (int i = 0; i < w->n_prompt; i++)
+        w->prompt[i] = (int32_t)(rng() % VOCAB);
+}
+
+/* What came out must be a prefix of the function's continuation, complete unless it was cancelled. The winning logit leads by 5, more than the
+ * penalty takes. */
+static void check(const struct watch *w)
+{
+    int32_t all[2 * CONTEXT];
+    enum di_end want = DI_END_LENGTH;
+    int n = 0;
+    memcpy(all, w->prompt, (size_t)w->n_prompt * sizeof *all);
+    while (n < w->max_tokens) {
+        all[w->n_prompt + n] = next_token(all, w->n_prompt + n);
+        n++;
+        if (n == w->stop_after || all[w->n_prompt + n - 1] == END_ID) {
+            want = DI_END_STOP;
+            break;
+        }
+    }
+    assert_true(w->over);
+    assert_memory_equal(w->got, all + w->n_prompt, (size_t)w->n_got * sizeof *all);
+    if (w->cancelled && w->end == DI_END_CANCELLED) {
+        assert_true(w->n_got <= n);
+        return;
+    }
+    assert_int_equal(w->n_got, n);
+    assert_int_equal(w->end, want);
+}
+
+static void check_empty(struct di_engine *e, const struct null_model *m)
+{
+    struct di_engine_stats s = di_engine_stats(e);
+    assert_int_equal(s.running, 0);
+    assert_int_equal(s.waiting, 0);
+    assert_int_equal(s.free_blocks, s.blocks);
+    assert_int_equal(m->wrong_marks, 0);
+}
+
+/* ---------------------------------------------------------------- tests */
+
+static void run_random(uint64_t seed, int batch, int chunk, int blocks, int requests)
+{
+    struct null_model m = {0};
+    struct di_engine *e = create(&m, batch, chunk, blocks);
+    struct watch *w = calloc((size_t)requests, sizeof *w);
+    int sent = 0;
+    bool busy = true;
+    rng_state = seed;
+    while (busy || sent < requests) {
+        while (sent < requests && rng() % 3) {
+            make(&w[sent]);
+            if (w[sent].n_prompt + w[sent].max_tokens > blocks * 64)
+                w[sent].n_prompt = 5;
+            submit(e, &w[sent], (int)(rng() % 3), rng() % 4);
+            sent++;
+        }
+        if (rng() % 4 == 0 && sent > 0) {
+            struct watch *victim = &w[(int)(rng() % (uint32_t)sent)];
+            bool known = di_engine_cancel(e, victim->id);
+            assert_true(!known || !victim->over);
+            victim->cancelled = victim->cancelled || known;
+        }
+        if (rng() % 50 == 0)
+            assert_int_equal(di_engine_flush(e, NULL), DI_OK);
+        assert_int_equal(di_engine_step(e, &busy, NULL), DI_OK);
+    }
+    for (int i = 0; i < requests; i++)
+        check(&w[i]);
+    check_empty(e, &m);
+    di_engine_destroy(e);
+    free(w);
+}
+
+static void test_random_life(void **state)
+{
+    (void)state;
+#ifdef DI_TEST_QUICK
+    const int rounds = 10, requests = 60;
+#else
+    const int rounds = 60, requests = 150;
+#endif
+    for (int i = 0; i < rounds; i++)
+        run_random((uint64_t)i + 1, 1 + i % 9, 1 + i * 7 % 100, 5 + i % 20, requests);
+}
+
+/* A better priority takes a place at once; the one that gave way goes on later with the same tokens. */
+static void test_preemption_resumes_exactly(void **state)
+{
+    (void)state;
+    struct null_model m = {0};
+    struct di_engine *e = create(&m, 1, 16, 8);
+    struct watch slow, urgent;
+    bool busy = true;
+    rng_state = 99;
+    do
+        make(&slow);
+    while (next_token(slow.prompt, slow.n_prompt) == END_ID);
+    slow.max_tokens = 60;
+    slow.stop_after = 0;
+    make(&urgent);
+    urgent.stop_after = 0;
+    submit(e, &slow, 5, 0);
+    while (slow.n_got < 3 && !slow.over)
+        assert_int_equal(di_engine_step(e, &busy, NULL), DI_OK);
+    assert_false(slow.over);
+    submit(e, &urgent, 0, 0);
+    while (!urgent.over)
+        assert_int_equal(di_engine_step(e, &busy, NULL), DI_OK);
+    assert_false(slow.over);
+    while (busy)
+        assert_int_equal(di_engine_step(e, &busy, NULL), DI_OK);
+    assert_int_equal(di_engine_stats(e).preempted, 1);
+    check(&slow);
+    check(&urgent);
+    check_empty(e, &m);
+    di_engine_destroy(e);
+}
+
+/* spec/deepinfer.md §15 figure 1: prompt rows in the very next step, idle or not. */
+static void test_15_1_prefill_in_the_next_step(void **state)
+{
+    (void)state;
+    struct null_model m = {0};
+    struct di_engine *e = create(&m, 4, 64, 40);
+    struct watch w[2];
+    bool busy;
+    rng_state = 5;
+    for (int i = 0; i < 2; i++) {
+        make(&w[i]);
+        w[i].n_prompt = 20;
+        uint64_t before = di_engine_stats(e).prompt_rows;
+        submit(e, &w[i], 0, 0);
+        assert_int_equal(di_engine_step(e, &busy, NULL), DI_OK);
+        assert_int_equal(di_engine_stats(e).prompt_rows, before + 20);
+        for (int k = 0; i == 0 && k < 3; k++)
+            assert_int_equal(di_engine_step(e, &busy, NULL), DI_OK);
+    }
+    di_engine_destroy(e);
+}
+
+/* Figure 2: aborting a half-prefilled request gives everything back. */
+static void test_15_2_abort_mid_prefill(void **state)
+{
+    (void)state;
+    struct null_model m = {0};
+    struct di_engine *e = create(&m, 4, 16, 40);
+    struct watch w;
+    bool busy = true;
+    rng_state = 6;
+    make(&w);
+    w.n_prompt = 200;
+    submit(e, &w, 0, 0);
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(di_engine_step(e, &busy, NULL), DI_OK);
+    assert_true(di_engine_cancel(e, w.id));
+    while (busy)
+        assert_int_equal(di_engine_step(e, &busy, NULL), DI_OK);
+    assert_true(w.over && w.end == DI_END_CANCELLED);
+    check_empty(e, &m);
+    di_engine_destroy(e);
+}
+
+/* Figure 5: one that does not fit now is overtaken, and not for ever. */
+static void test_15_5_overtaking(void **state)
+{
+    (void)state;
+    struct null_model m = {0};
+    struct di_engine *e = create(&m, 3, 64, 8); /* 512 tokens */
+    static struct watch small[200], first, big;
+    bool busy;
+    int sent = 0;
+    rng_state = 7;
+    make(&first);
+    first.n_prompt = 100;
+    first.max_tokens = 60;
+    first.stop_after = 0;
+    submit(e, &first, 0, 0);
+    assert_int_equal(di_engine_step(e, &busy, NULL), DI_OK);
+    make(&big);
+    big.n_prompt = 400;
+    big.max_tokens = 30;
+    submit(e, &big, 0, 0);
+    while (!big.over && sent < 200) {
+        make(&small[sent]);
+        small[sent].n_prompt = 30;
+        small[sent].max_tokens = 20;
+        submit(e, &small[sent++], 0, 0);
+        assert_int_equal(di_engine_step(e, &busy, NULL), DI_OK);
+        if (sent == 20)
+            assert_true(small[0].over || small[0].n_got > 0); /* overtook */
+    }
+    while (busy)
+        assert_int_equal(di_engine_step(e, &busy, NULL), DI_OK);
+    assert_true(big.over);
+    check(&big);
+    for (int i = 0; i < sent; i++)
+        check(&small[i]);
+    check_empty(e, &m);
+    di_engine_destroy(e);
+}
+
+static void test_deadline(void **state)
+{
+    (void)state;
+    struct null_model m = {0};
+    struct di_engine *e = create(&m, 1, 64, 8);
+    struct watch w;
+    bool busy = true;
+    rng_state = 8;
+    make(&w);
+    struct di_request r = {.prompt = w.prompt, .n_prompt = w.n_prompt, .max_tokens = 10, .sampling = di_sampling_params_default(), .on_end = on_end, .ctx = &w,
+                           .deadline_ns = di_clock_ns() - 1};
+    assert_int_equal(di_engine_submit(e, &r, NULL, NULL), DI_OK);
+    while (busy)
+        assert_int_equal(di_engine_step(e, &busy, NULL), DI_OK);
+    assert_true(w.over && w.end == DI_END_DEADLINE);
+    check_empty(e, &m);
+    di_engine_destroy(e);
+}
+
+static void test_failing_model_ends_all(void **state)
+{
+    (void)state;
+    struct null_model m = {0};
+    struct di_engine *e = create(&m, 2, 64, 40);
+    struct watch w[5];
+    bool busy = true;
+    di_error err = {0};
+    rng_state = 9;
+    for (int i = 0; i < 5; i++) {
+        make(&w[i]);
+        submit(e, &w[i], 0, 0);
+    }
+    assert_int_equal(di_engine_step(e, &busy, NULL), DI_OK);
+    m.fail = true;
+    while (busy)
+        di_engine_step(e, &busy, &err);
+    assert_int_equal(err.code, DI_ERR_INTERNAL);
+    for (int i = 0; i < 5; i++)
+        assert_true(w[i].over);
+    struct di_engine_stats s = di_engine_stats(e);
+    assert_int_equal(s.free_blocks, s.blocks);
+    di_engine_destroy(e);
+}
+
+static void test_refusals(void **state)
+{
+    (void)state;
+    struct null_model m = {0};
+    struct di_engine *e = create(&m, 2, 64, 3);
+    di_error err = {0};
+    int32_t ids[CONTEXT] = {0};
+    struct di_request r = {.prompt = ids, .n_prompt = 0, .max_tokens = 1, .sampling = di_sampling_params_default()};
+    assert_int_equal(di_engine_submit(e, &r, NULL, &err), DI_ERR_INVALID);
+    r.n_prompt = 150;
+    r.max_tokens = 100;
+    assert_int_equal(di_engine_submit(e, &r, NULL, &err), DI_ERR_LIMIT);
+    assert_non_null(strstr(err.message, "4 cache blocks, the pool has 3"));
+    r.max_tokens = 1;
+    ids[17] = VOCAB;
+    assert_int_equal(di_engine_submit(e, &r, NULL, &err), DI_ERR_INVALID);
+    assert_non_null(strstr(err.message, "position 17"));
+    ids[17] = 0;
+    r.sampling.top_p = -1;
+    assert_int_equal(di_engine_submit(e, &r, NULL, &err), DI_ERR_INVALID);
+    check_empty(e, &m);
+    di_engine_destroy(e);
+}
+
+/* Work of the engine's thread at 16 and 256 requests with a model that costs nothing (printed; the bound is in bench/results). */
+static void test_15_7_overhead(void **state)
+{
+    (void)state;
+    static const int batches[] = {16, 256};
+    for (int k = 0; k < 2; k++) {
+        struct null_model m = {0};
+        struct di_engine *e = create(&m, batches[k], 64, 0);
+        static struct watch w[256];
+        bool busy;
+        rng_state = 11;
+        for (int i = 0; i < batches[k]; i++) {
+            make(&w[i]);
+            w[i].n_prompt = 3;
+            w[i].max_tokens = 400;
+            w[i].stop_after = 0;
+            struct di_request r = {.prompt = w[i].prompt, .n_prompt = 3, .max_tokens = 400, .sampling = di_sampling_params_default(), .on_token = on_token,
+                                   .on_end = on_end, .ctx = &w[i]};
+            r.sampling.temperature = 0;
+            assert_int_equal(di_engine_submit(e, &r, NULL, NULL), DI_OK);
+        }
+        for (int i = 0; i < 20; i++)
+            assert_int_equal(di_engine_step(e, &busy, NULL), DI_OK);
+        struct di_engine_stats a = di_engine_stats(e);
+        for (int i = 0; i < 100; i++)
+            assert_int_equal(di_engine_step(e, &busy, NULL), DI_OK);
+        struct di_engine_stats b = di_engine_stats(e);
+        printf("%d requests: %.1f us of the engine's thread per step\n", batches[k], (double)(b.host_ns - a.host_ns) / 1e3 / 100);
+        di_engine_destroy(e);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_random_life),        cmocka_unit_test(test_preemption_resumes_exactly), cmocka_unit_test(test_15_1_prefill_in_the_next_step),
+        cmocka_unit_test(test_15_2_abort_mid_prefill), cmocka_unit_test(test_15_5_overtaking),          cmocka_unit_test(test_deadline),
+        cmocka_unit_test(test_failing_model_ends_all), cmocka_unit_test(test_refusals),                 cmocka_unit_test(test_15_7_overhead),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
