@@ -40,7 +40,7 @@ static void next_logits(const int32_t *tokens, int64_t n, float *logits)
 
 struct null_model {
     size_t block_bytes;
-    bool fail;
+    _Atomic bool fail; /* set while the worker runs */
     long wrong_marks;
 };
 
