@@ -110,9 +110,9 @@ void di_answer_count(struct di_answer_totals *t, const struct di_completion *c)
     t->completion_tokens += c->ids.n;
 }
 
-uint64_t di_answer_live_tokens(const struct di_answer_totals *t, const struct di_engine *e)
+uint64_t di_answer_live_tokens(const struct di_answer_totals *t, const struct di_core *e)
 {
-    struct di_engine_stats s = di_engine_stats(e);
+    struct di_core_stats s = di_core_stats(e);
     uint64_t sampled = s.decode_rows + s.finished;
     return sampled > t->completion_tokens ? sampled : t->completion_tokens;
 }

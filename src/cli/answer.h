@@ -14,7 +14,7 @@ struct di_answer_totals {
 };
 void di_answer_count(struct di_answer_totals *t, const struct di_completion *c);
 /* Tokens sampled so far: of finished answers and of those at work. */
-uint64_t di_answer_live_tokens(const struct di_answer_totals *t, const struct di_engine *e);
+uint64_t di_answer_live_tokens(const struct di_answer_totals *t, const struct di_core *e);
 
 /* Names that were warned about already. Zero-initialise. */
 struct di_str_set {

@@ -57,7 +57,7 @@ struct job {
 struct run {
     const struct options *o;
     struct di_loaded loaded;
-    struct di_engine *engine;
+    struct di_core *engine;
     struct di_chat_options chat;
     struct di_completion_defaults defaults;
     FILE *out;
@@ -294,7 +294,7 @@ static di_status run_jobs(struct run *r, struct di_lines *in, di_error *err)
         if (r->count == 0 && (!in || r->input_over))
             break;
         if (r->count > 0)
-            TRY(di_engine_step(r->engine, &busy, err));
+            TRY(di_core_step(r->engine, &busy, err));
         show_progress(r, false);
     }
     show_progress(r, true);
@@ -331,7 +331,7 @@ static di_status run_prompt(struct run *r, di_error *err)
         goto out;
     }
     while (j->answer && busy)
-        TRY(di_engine_step(r->engine, &busy, err));
+        TRY(di_core_step(r->engine, &busy, err));
     const di_error *failed = !j->answer ? &j->err : j->answer->end == DI_END_ERROR ? &j->answer->err : NULL;
     if (failed) {
         r->failed++;
@@ -361,7 +361,7 @@ static di_status run_all(struct run *r, di_error *err)
     }
     TRY(open_output(r, err));
     TRY(di_load(&o->load, true, &r->loaded, err));
-    TRY(di_engine_create(r->loaded.model, &r->loaded.engine, &r->engine, err));
+    TRY(di_core_create(r->loaded.model, &r->loaded.engine, &r->engine, err));
     r->window = (size_t)o->load.max_batch * 4;
     r->jobs = di_calloc(r->window, sizeof *r->jobs);
     CHECK(r->jobs, err, DI_ERR_MEMORY, "", "out of memory for %zu requests", r->window);
@@ -385,7 +385,7 @@ static int run(const void *options)
     r.defaults.seed = o->seed;
     r.defaults.max_tokens = o->max_tokens;
     di_status status = run_all(&r, &err);
-    di_engine_destroy(r.engine);
+    di_core_destroy(r.engine);
     for (size_t i = 0; r.jobs && i < r.window; i++)
         if (r.jobs[i].used)
             end_job(&r.jobs[i]);

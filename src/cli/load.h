@@ -4,7 +4,7 @@
 
 #include "base/threads.h"
 #include "cli/commands.h"
-#include "engine/engine.h"
+#include "engine/core.h"
 #include "engine/text_model.h"
 
 struct di_load_options {
@@ -34,7 +34,7 @@ struct di_loaded {
     struct di_config config;
     struct di_text_model text;
     struct di_model *model;
-    struct di_engine_config engine;
+    struct di_core_config engine;
     int64_t context;
 };
 

@@ -272,7 +272,7 @@ static void on_end(void *ctx, enum di_end end, const di_error *err)
     c->done = true;
 }
 
-di_status di_completion_submit(struct di_completion *c, struct di_engine *e, int64_t *id, di_error *err)
+di_status di_completion_submit(struct di_completion *c, struct di_core *e, int64_t *id, di_error *err)
 {
     struct di_request r = {
         .prompt = c->prompt.v,
@@ -284,5 +284,5 @@ di_status di_completion_submit(struct di_completion *c, struct di_engine *e, int
         .on_end = on_end,
         .ctx = c,
     };
-    return di_engine_submit(e, &r, id, err);
+    return di_core_submit(e, &r, id, err);
 }

@@ -2,7 +2,7 @@
 #ifndef DI_ENGINE_COMPLETION_H
 #define DI_ENGINE_COMPLETION_H
 
-#include "engine/engine.h"
+#include "engine/core.h"
 #include "engine/text_model.h"
 #include "text/chat.h"
 #include "text/message.h"
@@ -44,7 +44,7 @@ di_status di_completion_create(const struct di_text_model *text, enum di_protoco
                                struct di_completion **out, di_error *err);
 void di_completion_destroy(struct di_completion *c);
 /* Hand it to the engine; it must live until `done`. */
-di_status di_completion_submit(struct di_completion *c, struct di_engine *e, int64_t *id, di_error *err);
+di_status di_completion_submit(struct di_completion *c, struct di_core *e, int64_t *id, di_error *err);
 /* Does the request ask for a format that nothing enforces yet? Its output then says "constrained": false. */
 bool di_completion_unconstrained(const struct di_completion *c);
 

@@ -1,5 +1,5 @@
 /* Equality of bits: the same logits whatever the chunks, the threads, and the company of other requests (backend.h: a row depends on itself). */
-#include "engine/engine.h"
+#include "engine/core.h"
 #include "engine/golden.h"
 
 #include <setjmp.h>
@@ -132,11 +132,11 @@ static void make_plan(struct plan *p, int vocab)
 
 static void run_plan(struct di_model *m, const struct plan *p, int batch, int chunk, int only, struct answer *answers)
 {
-    struct di_engine *e;
-    struct di_engine_config config = {.max_batch = batch, .prefill_chunk = chunk, .context = 400};
+    struct di_core *e;
+    struct di_core_config config = {.max_batch = batch, .prefill_chunk = chunk, .context = 400};
     di_error err = {0};
     bool busy = true;
-    assert_int_equal(di_engine_create(m, &config, &e, &err), DI_OK);
+    assert_int_equal(di_core_create(m, &config, &e, &err), DI_OK);
     for (int r = 0; r < REQUESTS; r++) {
         answers[r] = (struct answer){0};
         struct di_request q = {.prompt = p->prompt[r], .n_prompt = p->n_prompt[r], .max_tokens = p->max_tokens[r], .sampling = di_sampling_params_default(),
@@ -146,14 +146,14 @@ static void run_plan(struct di_model *m, const struct plan *p, int batch, int ch
         q.sampling.logprobs = true;
         q.sampling.repetition_penalty = r % 2 ? 1.1 : 1.0;
         if (only < 0 || only == r)
-            assert_int_equal(di_engine_submit(e, &q, NULL, &err), DI_OK);
+            assert_int_equal(di_core_submit(e, &q, NULL, &err), DI_OK);
     }
     while (busy)
-        assert_int_equal(di_engine_step(e, &busy, &err), DI_OK);
-    struct di_engine_stats s = di_engine_stats(e);
+        assert_int_equal(di_core_step(e, &busy, &err), DI_OK);
+    struct di_core_stats s = di_core_stats(e);
     assert_int_equal(s.running, 0);
     assert_int_equal(s.waiting, 0);
-    di_engine_destroy(e);
+    di_core_destroy(e);
 }
 
 static struct di_model *open_tiny(struct di_golden *g, const char *isa)
@@ -208,26 +208,26 @@ static void test_decode_allocates_nothing(void **state)
 {
     (void)state;
     struct di_golden g;
-    struct di_engine *e;
+    struct di_core *e;
     di_error err = {0};
     bool busy;
     open_vectors("tiny_a", &g);
     struct di_model *m = open_tiny(&g, NULL);
-    struct di_engine_config config = {.max_batch = 4, .prefill_chunk = 64, .context = 400};
-    assert_int_equal(di_engine_create(m, &config, &e, &err), DI_OK);
+    struct di_core_config config = {.max_batch = 4, .prefill_chunk = 64, .context = 400};
+    assert_int_equal(di_core_create(m, &config, &e, &err), DI_OK);
     for (int r = 0; r < 4; r++) {
         struct di_request q = {.prompt = g.ids, .n_prompt = 10 + r, .max_tokens = 100, .sampling = di_sampling_params_default()};
         q.sampling.frequency_penalty = 0.1;
-        assert_int_equal(di_engine_submit(e, &q, NULL, &err), DI_OK);
+        assert_int_equal(di_core_submit(e, &q, NULL, &err), DI_OK);
     }
     for (int i = 0; i < 4; i++)
-        assert_int_equal(di_engine_step(e, &busy, &err), DI_OK);
+        assert_int_equal(di_core_step(e, &busy, &err), DI_OK);
     uint64_t before = di_mem_calls();
     for (int i = 0; i < 80; i++)
-        assert_int_equal(di_engine_step(e, &busy, &err), DI_OK);
+        assert_int_equal(di_core_step(e, &busy, &err), DI_OK);
     assert_true(busy);
     assert_int_equal(di_mem_calls(), before);
-    di_engine_destroy(e);
+    di_core_destroy(e);
     di_model_close(m);
     di_golden_close(&g);
 }

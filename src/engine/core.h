@@ -2,18 +2,18 @@
  * rows of prompts that are not done, up to a row budget. What a request computes depends on itself only (backend.h), so its tokens
  * are the same whatever runs beside it.
  *
- * di_engine_step launches step N and handles the results of step N-1; while it returns, N computes (pipeline.h). A request that ended or was
+ * di_core_step launches step N and handles the results of step N-1; while it returns, N computes (pipeline.h). A request that ended or was
  * cancelled is seen one step late; its slot and pages are given back once the last step that names it is done.
  *
- * One thread owns an engine and makes all calls; callbacks come from inside di_engine_step, di_engine_flush and di_engine_destroy. */
-#ifndef DI_ENGINE_ENGINE_H
-#define DI_ENGINE_ENGINE_H
+ * One thread owns an engine and makes all calls; callbacks come from inside di_core_step, di_core_flush and di_core_destroy. */
+#ifndef DI_ENGINE_CORE_H
+#define DI_ENGINE_CORE_H
 
 #include "cache/kv_store.h"
 #include "engine/sampler.h"
 #include "model/model.h"
 
-struct di_engine_config {
+struct di_core_config {
     int max_batch;      /* requests that run at the same time, 1..1024 */
     int prefill_chunk;  /* prompt rows a step, at least 1 */
     int64_t context;    /* tokens of one request, prompt and answer; 0 = the model's limit, at most 65,536 */
@@ -39,45 +39,45 @@ struct di_request {
     void *ctx;
 };
 
-struct di_engine_stats {
+struct di_core_stats {
     uint64_t steps, prompt_rows, decode_rows, wasted_rows; /* wasted: launched for a request that had ended */
     uint64_t finished, cancelled, failed, preempted;
     uint64_t host_ns, compute_ns, gap_ns; /* time of the engine's thread in steps without waiting; of the worker; idle worker between two launches */
     int running, waiting, free_blocks, blocks;
 };
 
-struct di_engine;
+struct di_core;
 
 /* Bytes beside the model: cache (G and S) and the engine's own arrays. */
-uint64_t di_engine_bytes(const struct di_config *c, struct di_numerics numerics, const struct di_engine_config *config);
+uint64_t di_core_bytes(const struct di_config *c, struct di_numerics numerics, const struct di_core_config *config);
 /* Rows that the model must allow in one step. */
-int di_engine_max_rows(const struct di_engine_config *config);
+int di_core_max_rows(const struct di_core_config *config);
 /* The context that `config` means for this model. */
-int64_t di_engine_context(const struct di_config *c, const struct di_engine_config *config);
+int64_t di_core_context(const struct di_config *c, const struct di_core_config *config);
 
-/* The model is borrowed; its max_rows and max_context must be at least those of di_engine_max_rows and di_engine_context. */
-di_status di_engine_create(struct di_model *model, const struct di_engine_config *config, struct di_engine **out, di_error *err);
+/* The model is borrowed; its max_rows and max_context must be at least those of di_core_max_rows and di_core_context. */
+di_status di_core_create(struct di_model *model, const struct di_core_config *config, struct di_core **out, di_error *err);
 /* Something else that computes steps, for tests of scheduling: sizes come from `layout` and `vocab`. */
-struct di_engine_null {
+struct di_core_null {
     struct di_kv_layout layout;
     int vocab;
     int64_t context;
     di_status (*compute)(void *ctx, const struct di_step *step, di_error *err);
     void *ctx;
 };
-di_status di_engine_create_null(const struct di_engine_null *null, const struct di_engine_config *config, struct di_engine **out, di_error *err);
-void di_engine_destroy(struct di_engine *e); /* running requests end as cancelled */
+di_status di_core_create_null(const struct di_core_null *null, const struct di_core_config *config, struct di_core **out, di_error *err);
+void di_core_destroy(struct di_core *e); /* running requests end as cancelled */
 
 /* Queue a request. Refused at once, with the reason: an empty prompt, ids outside the vocabulary, prompt + max_tokens beyond the context or the
  * pool, sampling parameters out of range. *id may be NULL. */
-di_status di_engine_submit(struct di_engine *e, const struct di_request *r, int64_t *id, di_error *err);
+di_status di_core_submit(struct di_core *e, const struct di_request *r, int64_t *id, di_error *err);
 /* End a request at the next step, in whatever state it is. False if it is not (or no longer) known. */
-bool di_engine_cancel(struct di_engine *e, int64_t id);
+bool di_core_cancel(struct di_core *e, int64_t id);
 /* Launch a step, handle the results of the one before. *busy is false when nothing is running, waiting or under way. An error of one request ends that
  * request; an error returned here is the model's and ends all. */
-di_status di_engine_step(struct di_engine *e, bool *busy, di_error *err);
+di_status di_core_step(struct di_core *e, bool *busy, di_error *err);
 /* Wait for the step under way and handle its results; afterwards nothing is under way and slots of ended requests are free. */
-di_status di_engine_flush(struct di_engine *e, di_error *err);
-struct di_engine_stats di_engine_stats(const struct di_engine *e);
+di_status di_core_flush(struct di_core *e, di_error *err);
+struct di_core_stats di_core_stats(const struct di_core *e);
 
 #endif

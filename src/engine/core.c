@@ -1,4 +1,4 @@
-#include "engine/engine.h"
+#include "engine/core.h"
 
 #include "base/clock.h"
 #include "engine/pipeline.h"
@@ -36,8 +36,8 @@ struct tenant {
     int64_t served;
 };
 
-struct di_engine {
-    struct di_engine_config config;
+struct di_core {
+    struct di_core_config config;
     int64_t context, next_id;
     int vocab;
     struct di_kv_store *store;
@@ -48,33 +48,33 @@ struct di_engine {
     int n_tenants;
     struct di_launch *under_way; /* launched, results not handled */
     int64_t last_ended_ns;
-    struct di_engine_stats stats;
+    struct di_core_stats stats;
 };
 
 /* ---------------------------------------------------------------- sizes */
 
-int di_engine_max_rows(const struct di_engine_config *config)
+int di_core_max_rows(const struct di_core_config *config)
 {
     return config->prefill_chunk + config->max_batch;
 }
 
-int64_t di_engine_context(const struct di_config *c, const struct di_engine_config *config)
+int64_t di_core_context(const struct di_config *c, const struct di_core_config *config)
 {
     if (config->context)
         return config->context;
     return c->max_position_embeddings < 65536 ? c->max_position_embeddings : 65536;
 }
 
-static int pool_blocks(const struct di_engine_config *config, int64_t context)
+static int pool_blocks(const struct di_core_config *config, int64_t context)
 {
     return config->cache_blocks ? config->cache_blocks : config->max_batch * di_kv_blocks_for(context);
 }
 
-uint64_t di_engine_bytes(const struct di_config *c, struct di_numerics numerics, const struct di_engine_config *config)
+uint64_t di_core_bytes(const struct di_config *c, struct di_numerics numerics, const struct di_core_config *config)
 {
     struct di_kv_layout layout;
     uint64_t g, s;
-    int64_t context = di_engine_context(c, config);
+    int64_t context = di_core_context(c, config);
     di_kv_layout_init(&layout, c, numerics);
     di_kv_store_bytes(&layout, config->max_batch, pool_blocks(config, context), context, &g, &s);
     return g + s + (uint64_t)config->max_batch * sizeof(struct slot) + di_pipeline_bytes(config->max_batch, c->vocab_size);
@@ -82,10 +82,10 @@ uint64_t di_engine_bytes(const struct di_config *c, struct di_numerics numerics,
 
 /* ---------------------------------------------------------------- creation */
 
-static di_status create(const struct di_engine_null *n, const struct di_engine_config *config, struct di_engine **out, di_error *err)
+static di_status create(const struct di_core_null *n, const struct di_core_config *config, struct di_core **out, di_error *err)
 {
     di_status status = DI_OK;
-    struct di_engine *e = NULL;
+    struct di_core *e = NULL;
     *out = NULL;
     CHECK(config->max_batch >= 1 && config->max_batch <= 1024 && config->prefill_chunk >= 1 && config->cache_blocks >= 0, err, DI_ERR_INVALID, "engine",
           "max-batch must be 1 to 1024 and prefill-chunk at least 1");
@@ -103,11 +103,11 @@ static di_status create(const struct di_engine_null *n, const struct di_engine_c
     *out = e;
     e = NULL;
 out:
-    di_engine_destroy(e);
+    di_core_destroy(e);
     return status;
 }
 
-di_status di_engine_create_null(const struct di_engine_null *null, const struct di_engine_config *config, struct di_engine **out, di_error *err)
+di_status di_core_create_null(const struct di_core_null *null, const struct di_core_config *config, struct di_core **out, di_error *err)
 {
     return create(null, config, out, err);
 }
@@ -117,11 +117,11 @@ static di_status compute_model(void *ctx, const struct di_step *step, di_error *
     return di_model_step(ctx, step, err);
 }
 
-di_status di_engine_create(struct di_model *model, const struct di_engine_config *config, struct di_engine **out, di_error *err)
+di_status di_core_create(struct di_model *model, const struct di_core_config *config, struct di_core **out, di_error *err)
 {
-    struct di_engine_null n = {model->be->layout, model->c->vocab_size, di_engine_context(model->c, config), compute_model, model};
+    struct di_core_null n = {model->be->layout, model->c->vocab_size, di_core_context(model->c, config), compute_model, model};
     *out = NULL;
-    if (model->params.max_rows < di_engine_max_rows(config) || model->params.max_context < n.context)
+    if (model->params.max_rows < di_core_max_rows(config) || model->params.max_context < n.context)
         return di_fail(err, DI_ERR_INTERNAL, "engine", "the model was opened for %d rows and %lld tokens, fewer than the engine uses",
                        model->params.max_rows, (long long)model->params.max_context);
     return create(&n, config, out, err);
@@ -135,7 +135,7 @@ static void free_request(struct request *q)
     di_free(q);
 }
 
-static void tell_end(struct di_engine *e, struct request *q, enum di_end end, const di_error *err)
+static void tell_end(struct di_core *e, struct request *q, enum di_end end, const di_error *err)
 {
     bool given_up = end == DI_END_CANCELLED || end == DI_END_DEADLINE;
     *(end == DI_END_ERROR ? &e->stats.failed : given_up ? &e->stats.cancelled : &e->stats.finished) += 1;
@@ -145,20 +145,20 @@ static void tell_end(struct di_engine *e, struct request *q, enum di_end end, co
 
 /* No more rows for a slot. Its memory stays until the launches that name it are done: the last one is the one under way, or, between a launch and
  * the handling of its predecessor, the one just launched (both are the newest). */
-static void leave(struct di_engine *e, struct slot *s, bool over)
+static void leave(struct di_core *e, struct slot *s, bool over)
 {
     s->state = SLOT_LEAVING;
     s->over = over;
     s->fence = e->under_way ? e->under_way->number : 0;
 }
 
-static void end_slot(struct di_engine *e, struct slot *s, enum di_end end, const di_error *err)
+static void end_slot(struct di_core *e, struct slot *s, enum di_end end, const di_error *err)
 {
     leave(e, s, true);
     tell_end(e, s->req, end, err);
 }
 
-static void enqueue(struct di_engine *e, struct request *q, bool front)
+static void enqueue(struct di_core *e, struct request *q, bool front)
 {
     struct request **link = &e->queue;
     while (!front && *link)
@@ -169,7 +169,7 @@ static void enqueue(struct di_engine *e, struct request *q, bool front)
 }
 
 /* Free the slots whose last launch is done. */
-static void retire(struct di_engine *e, uint64_t done)
+static void retire(struct di_core *e, uint64_t done)
 {
     for (int i = 0; i < e->config.max_batch; i++) {
         struct slot *s = &e->slots[i];
@@ -189,7 +189,7 @@ static void retire(struct di_engine *e, uint64_t done)
     }
 }
 
-void di_engine_destroy(struct di_engine *e)
+void di_core_destroy(struct di_core *e)
 {
     if (!e)
         return;
@@ -213,7 +213,7 @@ void di_engine_destroy(struct di_engine *e)
 
 /* ---------------------------------------------------------------- submit, cancel */
 
-static di_status check_request(const struct di_engine *e, const struct di_request *r, di_error *err)
+static di_status check_request(const struct di_core *e, const struct di_request *r, di_error *err)
 {
     di_status status = DI_OK;
     CHECK(r->n_prompt > 0, err, DI_ERR_INVALID, "prompt", "the prompt is empty; at least one token is needed");
@@ -258,7 +258,7 @@ static struct request *request_create(const struct di_request *r)
     return q;
 }
 
-di_status di_engine_submit(struct di_engine *e, const struct di_request *r, int64_t *id, di_error *err)
+di_status di_core_submit(struct di_core *e, const struct di_request *r, int64_t *id, di_error *err)
 {
     di_status status = DI_OK;
     struct request *q = NULL;
@@ -282,7 +282,7 @@ out:
     return status;
 }
 
-bool di_engine_cancel(struct di_engine *e, int64_t id)
+bool di_core_cancel(struct di_core *e, int64_t id)
 {
     for (int i = 0; i < e->config.max_batch; i++)
         if (e->slots[i].state != SLOT_FREE && !(e->slots[i].state == SLOT_LEAVING && e->slots[i].over) && e->slots[i].req->id == id)
@@ -295,7 +295,7 @@ bool di_engine_cancel(struct di_engine *e, int64_t id)
 
 /* ---------------------------------------------------------------- admission */
 
-static int64_t *served(struct di_engine *e, uint64_t tenant)
+static int64_t *served(struct di_core *e, uint64_t tenant)
 {
     int64_t least = INT64_MAX;
     for (int i = 0; i < e->n_tenants; i++) {
@@ -310,14 +310,14 @@ static int64_t *served(struct di_engine *e, uint64_t tenant)
 }
 
 /* Does a go before b? Priority, then the tenant that had less, then arrival (list order: the earlier one is asked as b). */
-static bool goes_before(struct di_engine *e, const struct request *a, const struct request *b)
+static bool goes_before(struct di_core *e, const struct request *a, const struct request *b)
 {
     if (a->r.priority != b->r.priority)
         return a->r.priority < b->r.priority;
     return *served(e, a->r.tenant) < *served(e, b->r.tenant);
 }
 
-static int free_slot(const struct di_engine *e)
+static int free_slot(const struct di_core *e)
 {
     for (int i = 0; i < e->config.max_batch; i++)
         if (e->slots[i].state == SLOT_FREE)
@@ -329,7 +329,7 @@ static int free_slot(const struct di_engine *e)
 #define PATIENCE 64
 
 /* The next waiting request to start: the first in order that fits. Those in front that do not fit were passed over. */
-static struct request **next_fitting(struct di_engine *e)
+static struct request **next_fitting(struct di_core *e)
 {
     struct request **best = NULL, **first = NULL;
     for (struct request **link = &e->queue; *link; link = &(*link)->next) {
@@ -345,7 +345,7 @@ static struct request **next_fitting(struct di_engine *e)
     return best;
 }
 
-static void start(struct di_engine *e, int slot, struct request *q)
+static void start(struct di_core *e, int slot, struct request *q)
 {
     struct slot *s = &e->slots[slot];
     di_kv_reserve(e->store, slot, q->r.n_prompt + q->r.max_tokens); /* it fits: next_fitting looked */
@@ -358,7 +358,7 @@ static void start(struct di_engine *e, int slot, struct request *q)
 }
 
 /* Somebody of a better priority waits and finds no place: the running one of the worst priority that was started last gives way. */
-static void preempt(struct di_engine *e)
+static void preempt(struct di_core *e)
 {
     const struct request *best = NULL;
     struct slot *victim = NULL;
@@ -382,7 +382,7 @@ static void preempt(struct di_engine *e)
 }
 
 /* End what was cancelled or is late. */
-static void sweep(struct di_engine *e)
+static void sweep(struct di_core *e)
 {
     int64_t now = di_clock_ns();
     for (int i = 0; i < e->config.max_batch; i++) {
@@ -407,7 +407,7 @@ static void sweep(struct di_engine *e)
     }
 }
 
-static void admit(struct di_engine *e)
+static void admit(struct di_core *e)
 {
     sweep(e);
     while (e->queue) {
@@ -428,7 +428,7 @@ static void admit(struct di_engine *e)
 
 /* Rows of the step: all that decode, then prompts in slot order while the budget lasts. A row at position p decides the token at p + 1; none is
  * launched for a token that max_tokens excludes. */
-static void build(struct di_engine *e, struct di_launch *l)
+static void build(struct di_core *e, struct di_launch *l)
 {
     int budget = e->config.prefill_chunk;
     for (int i = 0; i < e->config.max_batch; i++) {
@@ -463,7 +463,7 @@ static bool is_end(const struct di_request *r, int32_t id)
 }
 
 /* One token of a request. */
-static void take_result(struct di_engine *e, const struct di_launch_out *o)
+static void take_result(struct di_core *e, const struct di_launch_out *o)
 {
     struct slot *s = &e->slots[o->lane];
     if (s->state == SLOT_FREE || s->generation != o->generation || (s->state == SLOT_LEAVING && s->over) || !o->valid) {
@@ -483,7 +483,7 @@ static void take_result(struct di_engine *e, const struct di_launch_out *o)
         end_slot(e, s, DI_END_LENGTH, NULL);
 }
 
-static void end_all(struct di_engine *e, const di_error *err)
+static void end_all(struct di_core *e, const di_error *err)
 {
     for (int i = 0; i < e->config.max_batch; i++)
         if (e->slots[i].state == SLOT_RUNNING || (e->slots[i].state == SLOT_LEAVING && !e->slots[i].over))
@@ -498,7 +498,7 @@ static void end_all(struct di_engine *e, const di_error *err)
 }
 
 /* Wait for a launch and hand its results out. */
-static di_status handle(struct di_engine *e, struct di_launch *l, di_error *err)
+static di_status handle(struct di_core *e, struct di_launch *l, di_error *err)
 {
     int64_t before = di_clock_ns();
     di_pipeline_wait(e->pipe, l);
@@ -519,7 +519,7 @@ static di_status handle(struct di_engine *e, struct di_launch *l, di_error *err)
     return l->status;
 }
 
-di_status di_engine_step(struct di_engine *e, bool *busy, di_error *err)
+di_status di_core_step(struct di_core *e, bool *busy, di_error *err)
 {
     int64_t before = di_clock_ns();
     di_status status = DI_OK;
@@ -542,7 +542,7 @@ di_status di_engine_step(struct di_engine *e, bool *busy, di_error *err)
     return status;
 }
 
-di_status di_engine_flush(struct di_engine *e, di_error *err)
+di_status di_core_flush(struct di_core *e, di_error *err)
 {
     struct di_launch *l = e->under_way;
     e->under_way = NULL;
@@ -551,9 +551,9 @@ di_status di_engine_flush(struct di_engine *e, di_error *err)
     return status;
 }
 
-struct di_engine_stats di_engine_stats(const struct di_engine *e)
+struct di_core_stats di_core_stats(const struct di_core *e)
 {
-    struct di_engine_stats s = e->stats;
+    struct di_core_stats s = e->stats;
     s.blocks = e->store->n_blocks;
     s.free_blocks = e->store->n_free;
     return s;

@@ -2,7 +2,7 @@
  * mark for every position in the request's pages. Random arrivals, priorities, cancels, stops and pool pressure; whatever happens, each
  * request's tokens are those of the function, each ends once, and all accounts return to zero. */
 #include "base/clock.h"
-#include "engine/engine.h"
+#include "engine/core.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -74,13 +74,13 @@ static di_status null_compute(void *ctx, const struct di_step *step, di_error *e
     return DI_OK;
 }
 
-static struct di_engine *create(struct null_model *m, int batch, int chunk, int blocks)
+static struct di_core *create(struct null_model *m, int batch, int chunk, int blocks)
 {
-    struct di_engine *e;
-    struct di_engine_null n = {.vocab = VOCAB, .context = CONTEXT, .compute = null_compute, .ctx = m};
+    struct di_core *e;
+    struct di_core_null n = {.vocab = VOCAB, .context = CONTEXT, .compute = null_compute, .ctx = m};
     n.layout = (struct di_kv_layout){.block_bytes = 64 * sizeof(uint64_t), .ring_bytes = 64, .tail_bytes = 64};
-    struct di_engine_config config = {.max_batch = batch, .prefill_chunk = chunk, .cache_blocks = blocks};
-    assert_int_equal(di_engine_create_null(&n, &config, &e, NULL), DI_OK);
+    struct di_core_config config = {.max_batch = batch, .prefill_chunk = chunk, .cache_blocks = blocks};
+    assert_int_equal(di_core_create_null(&n, &config, &e, NULL), DI_OK);
     return e;
 }
 
@@ -113,7 +113,7 @@ static void on_end(void *ctx, enum di_end end, const di_error *err)
 
 static const int32_t end_ids[] = {END_ID};
 
-static void submit(struct di_engine *e, struct watch *w, int priority, uint64_t tenant)
+static void submit(struct di_core *e, struct watch *w, int priority, uint64_t tenant)
 {
     struct di_request r = {.prompt = w->prompt, .n_prompt = w->n_prompt, .max_tokens = w->max_tokens, .sampling = di_sampling_params_default(),
                            .priority = priority, .tenant = tenant, .on_token = on_token, .on_end = on_end, .ctx = w};
@@ -121,7 +121,7 @@ static void submit(struct di_engine *e, struct watch *w, int priority, uint64_t 
     r.sampling.end_ids = end_ids;
     r.sampling.n_end_ids = 1;
     r.sampling.presence_penalty = w->penalised ? 0.5 : 0;
-    assert_int_equal(di_engine_submit(e, &r, &w->id, NULL), DI_OK);
+    assert_int_equal(di_core_submit(e, &r, &w->id, NULL), DI_OK);
     w->submitted = true;
 }
 
@@ -162,9 +162,9 @@ static void check(const struct watch *w)
     assert_int_equal(w->end, want);
 }
 
-static void check_empty(struct di_engine *e, const struct null_model *m)
+static void check_empty(struct di_core *e, const struct null_model *m)
 {
-    struct di_engine_stats s = di_engine_stats(e);
+    struct di_core_stats s = di_core_stats(e);
     assert_int_equal(s.running, 0);
     assert_int_equal(s.waiting, 0);
     assert_int_equal(s.free_blocks, s.blocks);
@@ -176,7 +176,7 @@ static void check_empty(struct di_engine *e, const struct null_model *m)
 static void run_random(uint64_t seed, int batch, int chunk, int blocks, int requests)
 {
     struct null_model m = {0};
-    struct di_engine *e = create(&m, batch, chunk, blocks);
+    struct di_core *e = create(&m, batch, chunk, blocks);
     struct watch *w = calloc((size_t)requests, sizeof *w);
     int sent = 0;
     bool busy = true;
@@ -191,18 +191,18 @@ static void run_random(uint64_t seed, int batch, int chunk, int blocks, int requ
         }
         if (rng() % 4 == 0 && sent > 0) {
             struct watch *victim = &w[(int)(rng() % (uint32_t)sent)];
-            bool known = di_engine_cancel(e, victim->id);
+            bool known = di_core_cancel(e, victim->id);
             assert_true(!known || !victim->over);
             victim->cancelled = victim->cancelled || known;
         }
         if (rng() % 50 == 0)
-            assert_int_equal(di_engine_flush(e, NULL), DI_OK);
-        assert_int_equal(di_engine_step(e, &busy, NULL), DI_OK);
+            assert_int_equal(di_core_flush(e, NULL), DI_OK);
+        assert_int_equal(di_core_step(e, &busy, NULL), DI_OK);
     }
     for (int i = 0; i < requests; i++)
         check(&w[i]);
     check_empty(e, &m);
-    di_engine_destroy(e);
+    di_core_destroy(e);
     free(w);
 }
 
@@ -223,7 +223,7 @@ static void test_preemption_resumes_exactly(void **state)
 {
     (void)state;
     struct null_model m = {0};
-    struct di_engine *e = create(&m, 1, 16, 8);
+    struct di_core *e = create(&m, 1, 16, 8);
     struct watch slow, urgent;
     bool busy = true;
     rng_state = 99;
@@ -236,19 +236,19 @@ static void test_preemption_resumes_exactly(void **state)
     urgent.stop_after = 0;
     submit(e, &slow, 5, 0);
     while (slow.n_got < 3 && !slow.over)
-        assert_int_equal(di_engine_step(e, &busy, NULL), DI_OK);
+        assert_int_equal(di_core_step(e, &busy, NULL), DI_OK);
     assert_false(slow.over);
     submit(e, &urgent, 0, 0);
     while (!urgent.over)
-        assert_int_equal(di_engine_step(e, &busy, NULL), DI_OK);
+        assert_int_equal(di_core_step(e, &busy, NULL), DI_OK);
     assert_false(slow.over);
     while (busy)
-        assert_int_equal(di_engine_step(e, &busy, NULL), DI_OK);
-    assert_int_equal(di_engine_stats(e).preempted, 1);
+        assert_int_equal(di_core_step(e, &busy, NULL), DI_OK);
+    assert_int_equal(di_core_stats(e).preempted, 1);
     check(&slow);
     check(&urgent);
     check_empty(e, &m);
-    di_engine_destroy(e);
+    di_core_destroy(e);
 }
 
 /* spec/deepinfer.md §15 figure 1: prompt rows in the very next step, idle or not. */
@@ -256,21 +256,21 @@ static void test_15_1_prefill_in_the_next_step(void **state)
 {
     (void)state;
     struct null_model m = {0};
-    struct di_engine *e = create(&m, 4, 64, 40);
+    struct di_core *e = create(&m, 4, 64, 40);
     struct watch w[2];
     bool busy;
     rng_state = 5;
     for (int i = 0; i < 2; i++) {
         make(&w[i]);
         w[i].n_prompt = 20;
-        uint64_t before = di_engine_stats(e).prompt_rows;
+        uint64_t before = di_core_stats(e).prompt_rows;
         submit(e, &w[i], 0, 0);
-        assert_int_equal(di_engine_step(e, &busy, NULL), DI_OK);
-        assert_int_equal(di_engine_stats(e).prompt_rows, before + 20);
+        assert_int_equal(di_core_step(e, &busy, NULL), DI_OK);
+        assert_int_equal(di_core_stats(e).prompt_rows, before + 20);
         for (int k = 0; i == 0 && k < 3; k++)
-            assert_int_equal(di_engine_step(e, &busy, NULL), DI_OK);
+            assert_int_equal(di_core_step(e, &busy, NULL), DI_OK);
     }
-    di_engine_destroy(e);
+    di_core_destroy(e);
 }
 
 /* Figure 2: aborting a half-prefilled request gives everything back. */
@@ -278,7 +278,7 @@ static void test_15_2_abort_mid_prefill(void **state)
 {
     (void)state;
     struct null_model m = {0};
-    struct di_engine *e = create(&m, 4, 16, 40);
+    struct di_core *e = create(&m, 4, 16, 40);
     struct watch w;
     bool busy = true;
     rng_state = 6;
@@ -286,13 +286,13 @@ static void test_15_2_abort_mid_prefill(void **state)
     w.n_prompt = 200;
     submit(e, &w, 0, 0);
     for (int i = 0; i < 3; i++)
-        assert_int_equal(di_engine_step(e, &busy, NULL), DI_OK);
-    assert_true(di_engine_cancel(e, w.id));
+        assert_int_equal(di_core_step(e, &busy, NULL), DI_OK);
+    assert_true(di_core_cancel(e, w.id));
     while (busy)
-        assert_int_equal(di_engine_step(e, &busy, NULL), DI_OK);
+        assert_int_equal(di_core_step(e, &busy, NULL), DI_OK);
     assert_true(w.over && w.end == DI_END_CANCELLED);
     check_empty(e, &m);
-    di_engine_destroy(e);
+    di_core_destroy(e);
 }
 
 /* Figure 5: one that does not fit now is overtaken, and not for ever. */
@@ -300,7 +300,7 @@ static void test_15_5_overtaking(void **state)
 {
     (void)state;
     struct null_model m = {0};
-    struct di_engine *e = create(&m, 3, 64, 8); /* 512 tokens */
+    struct di_core *e = create(&m, 3, 64, 8); /* 512 tokens */
     static struct watch small[200], first, big;
     bool busy;
     int sent = 0;
@@ -310,7 +310,7 @@ static void test_15_5_overtaking(void **state)
     first.max_tokens = 60;
     first.stop_after = 0;
     submit(e, &first, 0, 0);
-    assert_int_equal(di_engine_step(e, &busy, NULL), DI_OK);
+    assert_int_equal(di_core_step(e, &busy, NULL), DI_OK);
     make(&big);
     big.n_prompt = 400;
     big.max_tokens = 30;
@@ -320,44 +320,44 @@ static void test_15_5_overtaking(void **state)
         small[sent].n_prompt = 30;
         small[sent].max_tokens = 20;
         submit(e, &small[sent++], 0, 0);
-        assert_int_equal(di_engine_step(e, &busy, NULL), DI_OK);
+        assert_int_equal(di_core_step(e, &busy, NULL), DI_OK);
         if (sent == 20)
             assert_true(small[0].over || small[0].n_got > 0); /* overtook */
     }
     while (busy)
-        assert_int_equal(di_engine_step(e, &busy, NULL), DI_OK);
+        assert_int_equal(di_core_step(e, &busy, NULL), DI_OK);
     assert_true(big.over);
     check(&big);
     for (int i = 0; i < sent; i++)
         check(&small[i]);
     check_empty(e, &m);
-    di_engine_destroy(e);
+    di_core_destroy(e);
 }
 
 static void test_deadline(void **state)
 {
     (void)state;
     struct null_model m = {0};
-    struct di_engine *e = create(&m, 1, 64, 8);
+    struct di_core *e = create(&m, 1, 64, 8);
     struct watch w;
     bool busy = true;
     rng_state = 8;
     make(&w);
     struct di_request r = {.prompt = w.prompt, .n_prompt = w.n_prompt, .max_tokens = 10, .sampling = di_sampling_params_default(), .on_end = on_end, .ctx = &w,
                            .deadline_ns = di_clock_ns() - 1};
-    assert_int_equal(di_engine_submit(e, &r, NULL, NULL), DI_OK);
+    assert_int_equal(di_core_submit(e, &r, NULL, NULL), DI_OK);
     while (busy)
-        assert_int_equal(di_engine_step(e, &busy, NULL), DI_OK);
+        assert_int_equal(di_core_step(e, &busy, NULL), DI_OK);
     assert_true(w.over && w.end == DI_END_DEADLINE);
     check_empty(e, &m);
-    di_engine_destroy(e);
+    di_core_destroy(e);
 }
 
 static void test_failing_model_ends_all(void **state)
 {
     (void)state;
     struct null_model m = {0};
-    struct di_engine *e = create(&m, 2, 64, 40);
+    struct di_core *e = create(&m, 2, 64, 40);
     struct watch w[5];
     bool busy = true;
     di_error err = {0};
@@ -366,40 +366,40 @@ static void test_failing_model_ends_all(void **state)
         make(&w[i]);
         submit(e, &w[i], 0, 0);
     }
-    assert_int_equal(di_engine_step(e, &busy, NULL), DI_OK);
+    assert_int_equal(di_core_step(e, &busy, NULL), DI_OK);
     m.fail = true;
     while (busy)
-        di_engine_step(e, &busy, &err);
+        di_core_step(e, &busy, &err);
     assert_int_equal(err.code, DI_ERR_INTERNAL);
     for (int i = 0; i < 5; i++)
         assert_true(w[i].over);
-    struct di_engine_stats s = di_engine_stats(e);
+    struct di_core_stats s = di_core_stats(e);
     assert_int_equal(s.free_blocks, s.blocks);
-    di_engine_destroy(e);
+    di_core_destroy(e);
 }
 
 static void test_refusals(void **state)
 {
     (void)state;
     struct null_model m = {0};
-    struct di_engine *e = create(&m, 2, 64, 3);
+    struct di_core *e = create(&m, 2, 64, 3);
     di_error err = {0};
     int32_t ids[CONTEXT] = {0};
     struct di_request r = {.prompt = ids, .n_prompt = 0, .max_tokens = 1, .sampling = di_sampling_params_default()};
-    assert_int_equal(di_engine_submit(e, &r, NULL, &err), DI_ERR_INVALID);
+    assert_int_equal(di_core_submit(e, &r, NULL, &err), DI_ERR_INVALID);
     r.n_prompt = 150;
     r.max_tokens = 100;
-    assert_int_equal(di_engine_submit(e, &r, NULL, &err), DI_ERR_LIMIT);
+    assert_int_equal(di_core_submit(e, &r, NULL, &err), DI_ERR_LIMIT);
     assert_non_null(strstr(err.message, "4 cache blocks, the pool has 3"));
     r.max_tokens = 1;
     ids[17] = VOCAB;
-    assert_int_equal(di_engine_submit(e, &r, NULL, &err), DI_ERR_INVALID);
+    assert_int_equal(di_core_submit(e, &r, NULL, &err), DI_ERR_INVALID);
     assert_non_null(strstr(err.message, "position 17"));
     ids[17] = 0;
     r.sampling.top_p = -1;
-    assert_int_equal(di_engine_submit(e, &r, NULL, &err), DI_ERR_INVALID);
+    assert_int_equal(di_core_submit(e, &r, NULL, &err), DI_ERR_INVALID);
     check_empty(e, &m);
-    di_engine_destroy(e);
+    di_core_destroy(e);
 }
 
 /* Work of the engine's thread at 16 and 256 requests with a model that costs nothing (printed; the bound is in bench/results). */
@@ -409,7 +409,7 @@ static void test_15_7_overhead(void **state)
     static const int batches[] = {16, 256};
     for (int k = 0; k < 2; k++) {
         struct null_model m = {0};
-        struct di_engine *e = create(&m, batches[k], 64, 0);
+        struct di_core *e = create(&m, batches[k], 64, 0);
         static struct watch w[256];
         bool busy;
         rng_state = 11;
@@ -421,16 +421,16 @@ static void test_15_7_overhead(void **state)
             struct di_request r = {.prompt = w[i].prompt, .n_prompt = 3, .max_tokens = 400, .sampling = di_sampling_params_default(), .on_token = on_token,
                                    .on_end = on_end, .ctx = &w[i]};
             r.sampling.temperature = 0;
-            assert_int_equal(di_engine_submit(e, &r, NULL, NULL), DI_OK);
+            assert_int_equal(di_core_submit(e, &r, NULL, NULL), DI_OK);
         }
         for (int i = 0; i < 20; i++)
-            assert_int_equal(di_engine_step(e, &busy, NULL), DI_OK);
-        struct di_engine_stats a = di_engine_stats(e);
+            assert_int_equal(di_core_step(e, &busy, NULL), DI_OK);
+        struct di_core_stats a = di_core_stats(e);
         for (int i = 0; i < 100; i++)
-            assert_int_equal(di_engine_step(e, &busy, NULL), DI_OK);
-        struct di_engine_stats b = di_engine_stats(e);
+            assert_int_equal(di_core_step(e, &busy, NULL), DI_OK);
+        struct di_core_stats b = di_core_stats(e);
         printf("%d requests: %.1f us of the engine's thread per step\n", batches[k], (double)(b.host_ns - a.host_ns) / 1e3 / 100);
-        di_engine_destroy(e);
+        di_core_destroy(e);
     }
 }
 
