@@ -8,6 +8,7 @@
 #include <math.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/select.h>
 #include <unistd.h>
 
 struct options {
@@ -44,11 +45,13 @@ static void on_interrupt(int signal)
 struct chat {
     const struct options *o;
     struct di_loaded loaded;
-    struct di_engine *engine;
+    struct di_core *engine;
     struct di_buf history; /* messages of the request, separated by commas */
     struct di_buf line;
     bool thinking, colour, dim, was_reasoning;
     int64_t turn;
+    char input[4096]; /* read from stdin, [at, have) not yet used */
+    size_t at, have;
 };
 
 static const char help_text[] = "  /think on|off  think before answering\n  /reset         forget the conversation\n  /help          this list\n"
@@ -63,15 +66,16 @@ static void set_dim(struct chat *c, bool dim)
     c->dim = dim;
 }
 
-/* Control characters of an answer must not reach the terminal: they could move the cursor or change its settings. */
+/* Control characters of an answer must not reach the terminal: they could move the cursor or change its settings. U+0080 to U+009F are such
+ * too; events carry whole characters, so both bytes of one are here. */
 static void print_safe(struct di_str s)
 {
     for (size_t i = 0; i < s.n; i++) {
         unsigned char ch = (unsigned char)s.p[i];
-        if (ch >= 0x20 || ch == '\n' || ch == '\t') {
-            if (ch != 0x7F)
-                putchar(ch);
-        }
+        if (ch == 0xC2 && i + 1 < s.n && (unsigned char)s.p[i + 1] < 0xA0)
+            i++;
+        else if ((ch >= 0x20 && ch != 0x7F) || ch == '\n' || ch == '\t')
+            putchar(ch);
     }
 }
 
@@ -121,8 +125,8 @@ static di_status stream_answer(struct chat *c, struct di_completion *a, di_error
     interrupted = 0;
     while (busy) {
         if (interrupted)
-            di_engine_cancel(c->engine, id);
-        TRY(di_engine_step(c->engine, &busy, err));
+            di_core_cancel(c->engine, id);
+        TRY(di_core_step(c->engine, &busy, err));
         if (!first && a->ids.n > 0)
             first = di_clock_ns();
     }
@@ -140,7 +144,8 @@ out:
 /* Answer the last user message; the answer joins the history even if it was interrupted. */
 static di_status answer(struct chat *c, di_error *err)
 {
-    struct di_completion_defaults d = {c->o->temperature, c->o->top_p, c->o->min_p, c->o->top_k, c->o->seed + c->turn++, c->o->max_tokens};
+    int64_t seed = (int64_t)(((uint64_t)c->o->seed + (uint64_t)c->turn++) & INT64_MAX);
+    struct di_completion_defaults d = {c->o->temperature, c->o->top_p, c->o->min_p, c->o->top_k, seed, c->o->max_tokens};
     struct di_buf text = {0};
     struct di_arena arena;
     struct di_json *request;
@@ -165,32 +170,67 @@ out:
 
 /* ---------------------------------------------------------------- the conversation */
 
-/* One line from stdin. False at its end. Ctrl-C empties the line and asks again. */
-static bool read_line(struct chat *c)
+/* More of stdin into c->input. 1: something is there, 0: its end, -1: Ctrl-C. Signals come through only while it waits, so that none is lost
+ * between looking at `interrupted` and waiting. */
+static int refill(struct chat *c, const sigset_t *while_waiting)
 {
     for (;;) {
+        fd_set set;
+        FD_ZERO(&set);
+        FD_SET(STDIN_FILENO, &set);
+        bool ready = pselect(STDIN_FILENO + 1, &set, NULL, NULL, NULL, while_waiting) > 0;
+        if (interrupted)
+            return -1;
+        if (!ready && errno == EINTR)
+            continue;
+        ssize_t n = read(STDIN_FILENO, c->input, sizeof c->input);
+        if (n < 0 && errno == EINTR)
+            continue;
+        c->at = 0;
+        c->have = n > 0 ? (size_t)n : 0;
+        return n > 0;
+    }
+}
+
+/* Append bytes to c->line up to the end of the line; results as of `refill`. */
+static int collect_line(struct chat *c, const sigset_t *while_waiting)
+{
+    for (;;) {
+        if (c->at == c->have) {
+            int got = refill(c, while_waiting);
+            if (got <= 0)
+                return got < 0 ? got : c->line.n > 0;
+        }
+        const char *start = c->input + c->at, *stop = memchr(start, '\n', c->have - c->at);
+        size_t n = stop ? (size_t)(stop - start) : c->have - c->at;
+        di_buf_add(&c->line, start, n);
+        c->at += n + (stop != NULL);
+        if (stop)
+            return 1;
+    }
+}
+
+/* One line from stdin. False at its end. Ctrl-C forgets the line and asks again. */
+static bool read_line(struct chat *c)
+{
+    sigset_t interrupt, before;
+    int got;
+    sigemptyset(&interrupt);
+    sigaddset(&interrupt, SIGINT);
+    pthread_sigmask(SIG_BLOCK, &interrupt, &before);
+    do {
         di_buf_clear(&c->line);
+        interrupted = 0;
         if (isatty(STDIN_FILENO)) {
             fputs(c->colour ? "\033[1m> \033[0m" : "> ", stdout);
             fflush(stdout);
         }
-        interrupted = 0;
-        for (;;) {
-            char ch;
-            ssize_t n = read(STDIN_FILENO, &ch, 1);
-            if (n < 0 && errno == EINTR) {
-                if (!interrupted)
-                    continue;
-                putchar('\n');
-                break;
-            }
-            if (n <= 0)
-                return c->line.n > 0;
-            if (ch == '\n')
-                return true;
-            di_buf_addc(&c->line, ch);
-        }
-    }
+        got = collect_line(c, &before);
+        if (got < 0)
+            putchar('\n');
+    } while (got < 0);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return got > 0;
 }
 
 static void reset(struct chat *c)
@@ -250,14 +290,14 @@ static int run(const void *options)
     c.colour = isatty(STDOUT_FILENO);
     di_status status = di_load(&c.o->load, true, &c.loaded, &err);
     if (status == DI_OK)
-        status = di_engine_create(c.loaded.model, &c.loaded.engine, &c.engine, &err);
+        status = di_core_create(c.loaded.model, &c.loaded.engine, &c.engine, &err);
     if (status == DI_OK) {
         sigaction(SIGINT, &sa, NULL);
         if (isatty(STDIN_FILENO) && !c.o->load.quiet)
             fputs("Talk to the model; /help lists the commands.\n", stderr);
         converse(&c);
     }
-    di_engine_destroy(c.engine);
+    di_core_destroy(c.engine);
     di_unload(&c.loaded);
     di_buf_fini(&c.history);
     di_buf_fini(&c.line);
