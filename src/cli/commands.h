@@ -4,17 +4,14 @@
 
 #include "base/options.h"
 
-/* Weak: a command whose file is not in the build is left out of the table. */
-#define DI_COMMAND(name) extern const struct di_command name __attribute__((weak))
-
-DI_COMMAND(di_cmd_generate);
-DI_COMMAND(di_cmd_chat);
-DI_COMMAND(di_cmd_inspect);
-DI_COMMAND(di_cmd_tokenize);
-DI_COMMAND(di_cmd_render);
-DI_COMMAND(di_cmd_parse);
-DI_COMMAND(di_cmd_logits);
-DI_COMMAND(di_cmd_perplexity);
-DI_COMMAND(di_cmd_bench);
+extern const struct di_command di_cmd_generate;
+extern const struct di_command di_cmd_chat;
+extern const struct di_command di_cmd_inspect;
+extern const struct di_command di_cmd_tokenize;
+extern const struct di_command di_cmd_render;
+extern const struct di_command di_cmd_parse;
+extern const struct di_command di_cmd_logits;
+extern const struct di_command di_cmd_perplexity;
+extern const struct di_command di_cmd_bench;
 
 #endif

@@ -4,9 +4,9 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
-#include <stdlib.h>
 #include <unistd.h>
 
+/* clang-format off */
 static const struct di_command *const table[] = {
     &di_cmd_generate,
     &di_cmd_chat,
@@ -18,12 +18,8 @@ static const struct di_command *const table[] = {
     &di_cmd_perplexity,
     &di_cmd_bench,
 };
-#define MAX_COMMANDS (sizeof table / sizeof *table)
-
-struct commands {
-    const struct di_command *list[MAX_COMMANDS];
-    size_t n;
-};
+/* clang-format on */
+#define N_COMMANDS (sizeof table / sizeof *table)
 
 /* A closed descriptor 0, 1 or 2 would be given to the next file that is opened, and results would go there. What is opened here
  * instead fails on use: stdin can only be written, stdout and stderr can only be read. */
@@ -34,11 +30,11 @@ static void guard_descriptors(void)
             _exit(DI_EXIT_FAILED);
 }
 
-static void add_help(struct di_buf *b, const struct commands *all)
+static void add_help(struct di_buf *b)
 {
     di_buf_adds(b, "Usage: deepinfer COMMAND [options]\n\nRuns DeepSeek-V4.1-Flash from its released checkpoint.\n\nCommands:\n");
-    for (size_t i = 0; i < all->n; i++)
-        di_buf_addf(b, "  %-12s  %s\n", all->list[i]->name, all->list[i]->summary);
+    for (size_t i = 0; i < N_COMMANDS; i++)
+        di_buf_addf(b, "  %-12s  %s\n", table[i]->name, table[i]->summary);
     di_buf_adds(b, "\n`deepinfer COMMAND --help` lists the options of a command. `deepinfer --version` prints the version.\n"
                    "Exit status: 0 all good, 1 some input lines failed, 2 wrong usage or the model cannot be used.\n");
 }
@@ -52,27 +48,27 @@ static int show(const char *command, struct di_buf *b)
     return ok ? DI_EXIT_OK : di_cli_fail(command, &err);
 }
 
-static int show_help(const struct commands *all)
+static int show_help(void)
 {
     struct di_buf b = {0};
-    add_help(&b, all);
+    add_help(&b);
     return show("--help", &b);
 }
 
-static const struct di_command *find_command(const struct commands *all, const char *name)
+static const struct di_command *find_command(const char *name)
 {
-    for (size_t i = 0; i < all->n; i++)
-        if (strcmp(all->list[i]->name, name) == 0)
-            return all->list[i];
+    for (size_t i = 0; i < N_COMMANDS; i++)
+        if (strcmp(table[i]->name, name) == 0)
+            return table[i];
     return NULL;
 }
 
-static int unknown_command(const struct commands *all, const char *word)
+static int unknown_command(const char *word)
 {
-    const char *names[MAX_COMMANDS];
-    for (size_t i = 0; i < all->n; i++)
-        names[i] = all->list[i]->name;
-    const char *near = di_nearest(word, names, all->n);
+    const char *names[N_COMMANDS];
+    for (size_t i = 0; i < N_COMMANDS; i++)
+        names[i] = table[i]->name;
+    const char *near = di_nearest(word, names, N_COMMANDS);
     fprintf(stderr, word[0] == '-' ? "deepinfer: a command must stand before the flag %.60s" : "deepinfer: there is no command \"%.60s\"",
             word);
     if (near)
@@ -93,9 +89,9 @@ static int run_parsed(const struct di_command *cmd, const void *values, char spe
     return show(cmd->name, &b);
 }
 
-static int run_command(const struct commands *all, const struct di_command *cmd, int argc, char **argv)
+static int run_command(const struct di_command *cmd, int argc, char **argv)
 {
-    struct di_args args = {.argc = argc, .argv = argv, .commands = all->list, .n_commands = all->n};
+    struct di_args args = {.argc = argc, .argv = argv, .commands = table, .n_commands = N_COMMANDS};
     struct di_arena arena;
     di_error err = {0};
     char special;
@@ -130,30 +126,25 @@ static int finish(int exit_status)
 
 int main(int argc, char **argv)
 {
-    struct commands all = {.n = 0};
     guard_descriptors();
     signal(SIGPIPE, SIG_IGN); /* a closed pipe becomes an error of write */
-    for (size_t i = 0; i < MAX_COMMANDS; i++)
-        if (table[i])
-            all.list[all.n++] = table[i];
-
     const char *word = argc > 1 ? argv[1] : "";
-    const struct di_command *cmd = find_command(&all, word);
+    const struct di_command *cmd = find_command(word);
     if (cmd)
-        return finish(run_command(&all, cmd, argc - 2, argv + 2));
+        return finish(run_command(cmd, argc - 2, argv + 2));
     if (argc < 2) {
         struct di_buf b = {0};
-        add_help(&b, &all);
+        add_help(&b);
         fputs(b.failed ? "" : b.p, stderr);
         di_buf_fini(&b);
         return DI_EXIT_FAILED;
     }
     if (strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0 || strcmp(word, "help") == 0)
-        return show_help(&all);
+        return show_help();
     if (strcmp(word, "--version") == 0) {
         struct di_buf b = {0};
         di_buf_addf(&b, "deepinfer %s\n", di_version());
         return show("--version", &b);
     }
-    return unknown_command(&all, word);
+    return unknown_command(word);
 }
