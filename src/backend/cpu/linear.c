@@ -47,7 +47,7 @@ struct di_cpu_scratch di_cpu_linear_scratch(const struct di_backend_params *p, e
 {
     const struct di_kernel *kern = di_kernel_of(isa);
     (void)threads;
-    size_t c = 2 * DI_TILE_ROWS * DI_UNIT * sizeof(float), x = (size_t)DI_TILE_ROWS * kern->row_bytes * longest_k(p->config);
+    size_t c = 2 * DI_TILE_ROWS * DI_UNIT * sizeof(float), x = (size_t)kern->tile_rows * kern->row_bytes * longest_k(p->config);
     size_t logits = (size_t)p->max_rows * (size_t)p->config->n_routed_experts * sizeof(float);
     size_t moe = di_linear_moe_scratch(p);
     return (struct di_cpu_scratch){.shared = logits > moe ? logits : moe, .per_thread = c + DI_PANEL_BYTES + round64(x)};
@@ -159,8 +159,8 @@ void di_linear(struct di_backend *be, const struct di_op_linear *d)
     if (d->m <= 0)
         return;
     struct linear_job j = {cpu, di_kernel_of(cpu->isa), d, .units = di_units_per_group(d->w)};
-    j.row_blocks = (d->m + DI_TILE_ROWS - 1) / DI_TILE_ROWS;
-    j.block_rows = DI_TILE_ROWS;
+    j.block_rows = j.kern->tile_rows;
+    j.row_blocks = (d->m + j.block_rows - 1) / j.block_rows;
     di_linear_run(cpu, (int64_t)d->w->n * d->w->k * d->m, linear_part, &j);
 }
 

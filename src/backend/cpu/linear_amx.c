@@ -9,8 +9,8 @@
 #include <immintrin.h>
 
 #define TILE_BYTES 1024
-#define PANEL_BLOCKS (DI_PANEL_BYTES / (2 * TILE_BYTES))
-#define AHEAD 2048
+#define PANEL_BLOCKS 8 /* 16 KB of the L1 cache */
+#define AHEAD 8192 /* bytes between use and prefetch */
 #define C_STRIDE (DI_UNIT * 4)
 
 static void enter(void)
@@ -72,18 +72,72 @@ static inline __m512i exponents_below(const struct di_tile *t, const enum di_wty
     return _mm512_or_si512(_mm512_slli_epi32(v, 7), _mm512_slli_epi32(v, 23));
 }
 
-/* Blocks of the unit as tiles: decoded, or (BF16) in place. */
+/* Block of the unit as two tiles: decoded to `slot`, or (BF16) in place. */
+static inline __attribute__((always_inline)) const uint8_t *block_tiles(const struct di_tile *t, const enum di_wtype type, int block, uint8_t *slot)
+{
+    const size_t block_bytes = type == DI_W_BF16 ? 2 * TILE_BYTES : type == DI_W_FP8_TILE32 ? 1024 : 512;
+    const uint8_t *p = t->unit + (size_t)block * block_bytes;
+    for (size_t i = 0; i < block_bytes; i += 64)
+        __builtin_prefetch(p + AHEAD + i, 0, 2);
+    if (type == DI_W_BF16)
+        return p;
+    decode_strip(type, p, exponents_below(t, type, block, 0), slot);
+    decode_strip(type, p + block_bytes / 2, exponents_below(t, type, block, 1), slot + TILE_BYTES);
+    return slot;
+}
+
+/* Up to 32 rows: the sums stay in tile registers, and a block is multiplied while the next ones are decoded. */
+static inline __attribute__((always_inline)) void stream(const struct di_tile *t, const enum di_wtype type, const bool two)
+{
+    const uint8_t *a = t->x, *a2 = a + (size_t)(t->k / 32) * TILE_BYTES;
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+    for (int b = 0; b < t->k / 32; b++, a += TILE_BYTES, a2 += TILE_BYTES) {
+        const uint8_t *w = block_tiles(t, type, b, t->panel + b % PANEL_BLOCKS * (2 * TILE_BYTES));
+        _tile_loadd(4, a, 64);
+        _tile_loadd(6, w, 64);
+        _tile_loadd(7, w + TILE_BYTES, 64);
+        _tile_dpbf16ps(0, 4, 6);
+        _tile_dpbf16ps(1, 4, 7);
+        if (two) {
+            _tile_loadd(5, a2, 64);
+            _tile_dpbf16ps(2, 5, 6);
+            _tile_dpbf16ps(3, 5, 7);
+        }
+    }
+    _tile_stored(0, t->c, C_STRIDE);
+    _tile_stored(1, t->c + 16, C_STRIDE);
+    if (two) {
+        _tile_stored(2, t->c + 16 * DI_UNIT, C_STRIDE);
+        _tile_stored(3, t->c + 16 * DI_UNIT + 16, C_STRIDE);
+    }
+}
+
+static inline __attribute__((always_inline)) void stream_rows(const struct di_tile *t, const enum di_wtype type)
+{
+    if (t->rows > 16)
+        stream(t, type, true);
+    else
+        stream(t, type, false);
+}
+
+static void stream_tile(const struct di_tile *t)
+{
+    switch (t->type) {
+    case DI_W_BF16: stream_rows(t, DI_W_BF16); break;
+    case DI_W_FP8_TILE32: stream_rows(t, DI_W_FP8_TILE32); break;
+    case DI_W_FP4_ROW32: stream_rows(t, DI_W_FP4_ROW32); break;
+    }
+}
+
 static inline __attribute__((always_inline)) const uint8_t *panel(const struct di_tile *t, const enum di_wtype type, int first, int blocks)
 {
-    const size_t block_bytes = type == DI_W_BF16 ? 2048 : type == DI_W_FP8_TILE32 ? 1024 : 512;
-    const uint8_t *p = t->unit + (size_t)first * block_bytes;
-    for (int b = 0; b < blocks; b++, p += block_bytes) {
-        for (size_t i = 0; i < block_bytes; i += 64)
-            __builtin_prefetch(p + AHEAD + i);
-        for (int s = 0; s < 2 && type != DI_W_BF16; s++)
-            decode_strip(type, p + (size_t)s * block_bytes / 2, exponents_below(t, type, first + b, s), t->panel + (2 * b + s) * TILE_BYTES);
-    }
-    return type == DI_W_BF16 ? p - (size_t)blocks * block_bytes : t->panel;
+    const uint8_t *w = block_tiles(t, type, first, t->panel);
+    for (int b = 1; b < blocks; b++)
+        block_tiles(t, type, first + b, t->panel + b * (2 * TILE_BYTES));
+    return w;
 }
 
 static const uint8_t *panel_of(const struct di_tile *t, int first, int blocks)
@@ -140,7 +194,7 @@ static inline __m512 factor(const uint8_t *p, bool all)
     return _mm512_castsi512_ps(_mm512_max_epi32(_mm512_slli_epi32(v, 23), _mm512_set1_epi32(0x400000))); /* 0 is the subnormal 2^-127 */
 }
 
-static void tile(const struct di_tile *t)
+static void panel_tile(const struct di_tile *t)
 {
     int padded = (t->rows + 15) & ~15, all = t->k / 32;
     size_t a_tile = (size_t)all * TILE_BYTES; /* 16 rows of x */
@@ -155,10 +209,18 @@ static void tile(const struct di_tile *t)
         if (left)
             multiply_1(a, w, n, c);
     }
+}
+
+static void tile(const struct di_tile *t)
+{
+    if (t->rows <= 32)
+        stream_tile(t);
+    else
+        panel_tile(t);
     if (t->type == DI_W_BF16)
         return;
     bool fp8 = t->type == DI_W_FP8_TILE32;
-    const uint8_t *top = t->unit + di_unit_codes(t->type, t->k) + (size_t)all * (fp8 ? 1 : DI_UNIT);
+    const uint8_t *top = t->unit + di_unit_codes(t->type, t->k) + (size_t)(t->k / 32) * (fp8 ? 1 : DI_UNIT);
     __m512 f0 = factor(top, fp8), f1 = factor(fp8 ? top : top + 16, fp8);
     for (int r = 0; r < t->rows; r++) {
         float *c = t->c + r * DI_UNIT;
@@ -167,5 +229,5 @@ static void tile(const struct di_tile *t)
     }
 }
 
-const struct di_kernel di_kernel_amx = {.lanes = 16, .relative = true, .row_bytes = 2, .enter = enter, .leave = leave, .pack_x = pack_x,
+const struct di_kernel di_kernel_amx = {.lanes = 16, .relative = true, .tile_rows = 256, .row_bytes = 2, .enter = enter, .leave = leave, .pack_x = pack_x,
                                         .tile = tile, .store = epilogue_store, .swiglu = epilogue_swiglu, .add = epilogue_add};

@@ -6,7 +6,7 @@
 
 #define MOE_ROWS 2048 /* rows of a step that are grouped together; bounds the scratch */
 
-/* A run of up to DI_TILE_ROWS slots of one expert. */
+/* A run of up to tile_rows slots of one expert. */
 struct part {
     const struct di_expert *e;
     int first, rows; /* in slot[] */
@@ -27,9 +27,10 @@ static int slots_of(const struct di_op_moe *d, int m)
     return m * (d->k + 1);
 }
 
+/* 96: the smallest tile_rows. */
 static int64_t max_parts(int64_t experts, int64_t slots)
 {
-    return (experts < slots ? experts : slots) + slots / DI_TILE_ROWS + 1;
+    return (experts < slots ? experts : slots) + slots / 96 + 1;
 }
 
 size_t di_linear_moe_scratch(const struct di_backend_params *p)
@@ -77,7 +78,7 @@ static void group(struct moe_job *j)
     for (int e = 0, first = 0; e <= experts; e++) {
         int end = e < experts ? start[e] : n + d->m;
         for (int rows; first < end; first += rows) {
-            rows = end - first < DI_TILE_ROWS ? end - first : DI_TILE_ROWS;
+            rows = end - first < j->kern->tile_rows ? end - first : j->kern->tile_rows;
             j->part[j->parts++] = (struct part){e < experts ? &d->experts[e] : d->shared, first, rows};
         }
     }

@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-#define MAX_M 129
+#define MAX_M 260
 #define D 320 /* hidden size of the expert tests */
 #define F 96
 #define EXPERTS 24
@@ -143,7 +143,7 @@ static void check_same(const float *a, const float *b, size_t n, const char *wha
             fail_msg("%s: value %zu of %d rows is %.9g, with other rows or threads %.9g", what, i, m, b[i], a[i]);
 }
 
-static const int row_counts[] = {1, 2, 3, 4, 5, 7, 8, 11, 13, 16, 17, 31, 33, 64, 96, 97, 128, MAX_M};
+static const int row_counts[] = {1, 2, 3, 4, 5, 7, 8, 11, 13, 16, 17, 31, 33, 64, 96, 97, 128, 129, 200, 257, MAX_M};
 
 static void linear_shape(struct di_cpu *one, struct di_cpu *many, struct di_weight w)
 {
@@ -321,7 +321,8 @@ static void test_router(void **state)
     memcpy((void *)(uintptr_t)(w.data + 6 * D * 2), w.data + 5 * D * 2, D * 2);
     memcpy((void *)(uintptr_t)(w.data + 11 * D * 2), w.data + 10 * D * 2, D * 2);
     void *packed = pack(&cpu, &w);
-    float x[MAX_M * D], bias[EXPERTS], bias_vl[EXPERTS], weights[2][MAX_M * TOP_K];
+    static float x[MAX_M * D];
+    float bias[EXPERTS], bias_vl[EXPERTS], weights[2][MAX_M * TOP_K];
     int32_t ids[2][MAX_M * TOP_K];
     uint8_t is_image[MAX_M];
     for (int i = 0; i < MAX_M * D; i++)
