@@ -15,7 +15,7 @@
 static struct di_json *load(const char *path, struct di_arena *arena, struct di_buf *text)
 {
     di_error err = {0};
-    struct di_json *v;
+    struct di_json *v = NULL;
     di_buf_clear(text);
     if (di_file_read(path, (size_t)64 << 20, text, &err) != DI_OK || di_json_parse(di_buf_str(text), NULL, arena, &v, &err) != DI_OK)
         fail_msg("%s: %s", path, err.message);
@@ -147,7 +147,7 @@ static void check_ranges(struct di_str id, const struct di_json *ranges, const s
     size_t from = 0, at = 0, i = 0;
     assert_int_equal(ranges->count, p->n_marks);
     for (const struct di_json *r = ranges->child; r; r = r->next, i++) {
-        int64_t start, end;
+        int64_t start = 0, end = 0;
         struct di_str mine = di_control_spelling(p->marks[i].control);
         assert_true(di_json_int(di_json_at(r, 0), &start) && di_json_int(di_json_at(r, 1), &end));
         at += points((struct di_str){p->text.p + from, p->marks[i].at - from});
@@ -179,7 +179,7 @@ static void check_settings(struct di_str id, const struct di_json *r, const stru
 {
     const struct di_json *sampling = di_json_get(r, "sampling"), *parser = di_json_get(r, "parser");
     double temperature, top_p;
-    int64_t max_tokens, want_max, n_ids;
+    int64_t max_tokens, want_max = 0, n_ids = 0;
     enum di_parse_start start;
     struct di_str start_name = string_of(parser, di_json_get(parser, "start_here") ? "start_here" : "start");
     assert_true(di_json_double(di_json_get(sampling, "temperature"), &temperature));
