@@ -1,6 +1,7 @@
 /* Equality of bits: the same logits whatever the chunks, the threads, and the company of other requests (backend.h: a row depends on itself). */
 #include "engine/core.h"
 #include "engine/golden.h"
+#include "engine/score.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -79,6 +80,77 @@ static void test_chunks_and_threads(void **state)
                 check_mode(&g, configs[c], ref_modes[i], isas[k]);
         di_golden_close(&g);
     }
+}
+
+/* ---------------------------------------------------------------- exact replay */
+
+static di_status ignore_rows(void *ctx, int64_t pos, int rows, const float *logits, di_error *err)
+{
+    (void)ctx, (void)pos, (void)rows, (void)logits, (void)err;
+    return DI_OK;
+}
+
+/* Rows [from, to) of slot 1 into logits (NULL: thrown away). */
+static void run_rows(struct di_model *m, struct di_kv_store *s, const struct di_golden *g, int from, int to, struct di_replay replay, float *logits)
+{
+    static int32_t all[4096];
+    di_error err = {0};
+    struct di_chunk c = {1, 0, to - from, from};
+    for (int i = 0; i < to - from; i++)
+        all[i] = i;
+    struct di_step step = {.n_chunks = 1, .chunks = &c, .tokens = &g->ids, .kv = di_kv_view(s), .replay = &replay, .n_logits = logits ? to - from : 0,
+                           .logit_rows = all, .logits = logits};
+    assert_int_equal(di_model_step(m, &step, &err), DI_OK);
+}
+
+/* Slot 0 computes everything. Slot 1 shares its blocks up to `hit`, runs the window and (layers - 1) windows before it again with the rings of
+ * nobody, and goes on: the logits behind the hit are the same bits (spec/model.md §8.1, exact alternative). */
+static void check_replay(const struct di_golden *g, const char *isa, int hit)
+{
+    struct di_golden_run run = {.mode = "bf16", .isa = isa, .threads = 2, .chunk = g->n_ids, .decode_from = g->n_ids};
+    size_t vocab = (size_t)di_golden_field(g, run.mode, "logits")->shape[1];
+    float *cold = calloc((size_t)g->n_ids * vocab, sizeof *cold), *warm = calloc((size_t)g->n_ids * vocab, sizeof *warm);
+    struct di_model *m;
+    struct di_kv_store *s, *two;
+    di_error err = {0};
+    assert_int_equal(di_golden_run(g, &run, cold, &m, &s, &err), DI_OK);
+    di_kv_store_destroy(s);
+    assert_int_equal(di_kv_store_create(&m->be->layout, 2, 2 * di_kv_blocks_for(g->n_ids), g->n_ids, &two, &err), DI_OK);
+    struct di_score score = {.ids = g->ids, .n = g->n_ids, .chunk = g->n_ids, .decode_from = g->n_ids, .logits = warm, .rows = ignore_rows};
+    assert_int_equal(di_score_run(m, two, &score, &err), DI_OK);
+    assert_true(di_kv_reserve(two, 1, g->n_ids));
+    for (int p = 0; p < hit / 64; p++) /* whole blocks shared, the partial one copied */
+        ((int32_t *)two->pages_of[1])[p] = two->pages_of[0][p];
+    if (hit % 64)
+        memcpy(two->blocks + (size_t)two->pages_of[1][hit / 64] * two->layout.block_bytes,
+               two->blocks + (size_t)two->pages_of[0][hit / 64] * two->layout.block_bytes, two->layout.block_bytes);
+    memset(two->ring_of[1], 0xFF, two->layout.ring_bytes);
+    memset(two->tail_of[1], 0xFF, two->layout.tail_bytes);
+    int reach = m->c->sliding_window + (m->c->num_hidden_layers - 1) * (m->c->sliding_window - 1), from = hit > reach ? hit - reach : 0;
+    struct di_replay replay = {from, hit};
+    for (int at = from; at < hit; at += 50)
+        run_rows(m, two, g, at, at + 50 < hit ? at + 50 : hit, replay, NULL);
+    run_rows(m, two, g, hit, g->n_ids, replay, warm);
+    if (memcmp(warm, cold + (size_t)hit * vocab, (size_t)(g->n_ids - hit) * vocab * sizeof *warm) != 0)
+        fail_msg("%s: a hit of %d tokens, replayed from %d, gives other logits", isa, hit, from);
+    di_kv_store_destroy(two);
+    di_model_close(m);
+    free(cold);
+    free(warm);
+}
+
+static void test_exact_replay(void **state)
+{
+    (void)state;
+    static const int hits[] = {1, 2, 63, 64, 65, 200, 255, 256, 300, 331};
+    struct di_golden g;
+    open_vectors("tiny_d", &g); /* window 32: the reach is shorter than the prompt */
+    for (size_t i = 0; i < sizeof hits / sizeof *hits; i++) {
+        check_replay(&g, "ref", hits[i]);
+        if (strcmp(di_cpu_isa_best(), "ref") != 0)
+            check_replay(&g, di_cpu_isa_best(), hits[i]);
+    }
+    di_golden_close(&g);
 }
 
 /* ---------------------------------------------------------------- company */
@@ -236,6 +308,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_chunks_and_threads),
+        cmocka_unit_test(test_exact_replay),
         cmocka_unit_test(test_company),
         cmocka_unit_test(test_decode_allocates_nothing),
     };

@@ -23,7 +23,7 @@ size_t di_forward_layout(const struct di_config *c, size_t act, int max_rows, ui
         void *field; /* address of a pointer */
         size_t values, bytes;
     } arrays[] = {
-        {&b->ids, 1, 4}, {&b->pos, 1, 4}, {&b->chunk, 1, 4}, {&b->floor, 1, 4}, {&b->closed2, 1, 4}, {&b->closed1, 1, 4}, {&b->pos2, 1, 4},
+        {&b->ids, 1, 4}, {&b->pos, 1, 4}, {&b->chunk, 1, 4}, {&b->floor, 1, 4}, {&b->closed2, 1, 4}, {&b->closed1, 1, 4}, {&b->pos1, 1, 4}, {&b->pos2, 1, 4},
         {&b->image, 1, 1},
         {&b->x, s * d, act}, {&b->n, d, act}, {&b->nq, d, act}, {&b->y, d, act},
         {&b->pre_attn, s, 4}, {&b->pre_ffn, s, 4}, {&b->post, s, 4}, {&b->comb, s * s, 4},
@@ -36,8 +36,8 @@ size_t di_forward_layout(const struct di_config *c, size_t act, int max_rows, ui
         {&b->experts, (size_t)c->num_experts_per_tok, 4}, {&b->expert_weights, (size_t)c->num_experts_per_tok, 4},
         {&b->engram_rows, (size_t)c->n_engram * cols, 8}, {&b->e, cols * (size_t)c->engram_head_dim, act},
         {&b->ekv, c->n_engram ? (s + 1) * d : 0, act},
-        {&b->cos_main, half, 4}, {&b->sin_main, half, 4}, {&b->cos_comp, half, 4}, {&b->sin_comp, half, 4}, {&b->cos_pair, half, 4},
-        {&b->sin_pair, half, 4},
+        {&b->cos_main, half, 4}, {&b->sin_main, half, 4}, {&b->cos_comp, half, 4}, {&b->sin_comp, half, 4}, {&b->cos_one, half, 4},
+        {&b->sin_one, half, 4}, {&b->cos_pair, half, 4}, {&b->sin_pair, half, 4},
     };
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) {
         void *p;
@@ -63,7 +63,7 @@ struct ctx {
     const struct di_step *step;
     struct di_buffers b;
     struct di_rows rows;
-    int n_closed1, n_closed2; /* groups that this step closes at ratio 1 (all rows) and 2 */
+    int n_closed1, n_closed2; /* groups that this step closes and writes at ratio 1 and 2 */
     float eps;
 };
 
@@ -130,7 +130,7 @@ static void compressor(struct ctx *x, int l)
     int src = c->layer_kv_source[l], ratio = c->compress_ratios[l], half = c->qk_rope_head_dim / 2;
     int n = ratio == 2 ? x->n_closed2 : x->n_closed1;
     const int32_t *closed = ratio == 2 ? b->closed2 : b->closed1;
-    const float *cos = ratio == 2 ? b->cos_pair : b->cos_comp, *sin = ratio == 2 ? b->sin_pair : b->sin_comp;
+    const float *cos = ratio == 2 ? b->cos_pair : b->cos_one, *sin = ratio == 2 ? b->sin_pair : b->sin_one;
     const struct di_kv *kv = &x->step->kv;
     if (ratio == 2) {
         x->ops->linear(x->be, &(struct di_op_linear){x->rows.m, &w->compressor.wkv, b->n, b->comp_kv, true});
@@ -295,14 +295,18 @@ static di_status lay_out_rows(struct ctx *x, di_error *err)
     }
     x->rows = (struct di_rows){m, s->n_chunks, s->chunks, b->pos, b->chunk, NULL};
     for (int k = 0, i = 0; k < s->n_chunks; k++) {
+        struct di_replay replay = s->replay ? s->replay[k] : (struct di_replay){0, 0};
         for (int32_t p = s->chunks[k].pos0; p < s->chunks[k].pos0 + s->chunks[k].n; p++, i++) {
             b->ids[i] = s->tokens[k][p];
             b->pos[i] = p;
             b->chunk[i] = k;
-            b->floor[i] = s->window_floor && s->window_floor[k] ? s->window_floor[k][p - s->chunks[k].pos0] : 0;
+            b->floor[i] = replay.floor;
             b->image[i] = b->ids[i] == x->c->image_token_id;
-            b->closed1[x->n_closed1++] = i;
-            if (p % 2 == 1) {
+            if (p >= replay.write_from) {
+                b->pos1[x->n_closed1] = p;
+                b->closed1[x->n_closed1++] = i;
+            }
+            if (p % 2 == 1 && p >= replay.write_from) {
                 b->pos2[x->n_closed2] = p - 1;
                 b->closed2[x->n_closed2++] = i;
             }
@@ -310,7 +314,7 @@ static di_status lay_out_rows(struct ctx *x, di_error *err)
                 engram_rows(x, i, s->tokens[k], p);
         }
     }
-    if (s->window_floor)
+    if (s->replay)
         x->rows.window_floor = b->floor;
     return DI_OK;
 }
@@ -321,6 +325,7 @@ static void rope_angles(struct ctx *x)
     struct di_buffers *b = &x->b;
     x->ops->rope_angles(x->be, &(struct di_op_rope_angles){m, half, b->pos, x->m->rope_main, b->cos_main, b->sin_main});
     x->ops->rope_angles(x->be, &(struct di_op_rope_angles){m, half, b->pos, x->m->rope_compress, b->cos_comp, b->sin_comp});
+    x->ops->rope_angles(x->be, &(struct di_op_rope_angles){x->n_closed1, half, b->pos1, x->m->rope_compress, b->cos_one, b->sin_one});
     x->ops->rope_angles(x->be, &(struct di_op_rope_angles){x->n_closed2, half, b->pos2, x->m->rope_compress, b->cos_pair, b->sin_pair});
 }
 

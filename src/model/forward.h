@@ -5,7 +5,7 @@
 #include "model/model.h"
 
 struct di_buffers {
-    int32_t *ids, *pos, *chunk, *floor, *closed2, *closed1, *pos2; /* closed: rows that close a group; pos2: first position of a closed pair */
+    int32_t *ids, *pos, *chunk, *floor, *closed2, *closed1, *pos1, *pos2; /* closed: rows whose group is written; pos: its first position */
     uint8_t *image;
     void *x, *n, *nq, *y; /* streams; normalised input; its Q8 values; output of a sub-layer */
     float *pre_attn, *pre_ffn, *post, *comb;
@@ -17,7 +17,7 @@ struct di_buffers {
     float *expert_weights;
     int64_t *engram_rows; /* [n_engram][m][columns] */
     void *e, *ekv;
-    float *cos_main, *sin_main, *cos_comp, *sin_comp, *cos_pair, *sin_pair;
+    float *cos_main, *sin_main, *cos_comp, *sin_comp, *cos_one, *sin_one, *cos_pair, *sin_pair;
 };
 size_t di_forward_layout(const struct di_config *c, size_t act, int max_rows, uint8_t *base, struct di_buffers *b);
 

@@ -87,12 +87,18 @@ struct di_trace {
     int64_t scores_ld;
 };
 
+/* Rows that were computed before and run again, to rebuild what a cache does not hold (spec/model.md §8). Window keys below `floor` are absent; groups
+ * that end before `write_from` are in the cache already and are not written again. {0, 0}: ordinary rows. */
+struct di_replay {
+    int32_t floor, write_from;
+};
+
 /* One step: rows of any number of requests. Request state (rings, tails, pages) is addressed by slot; pages must cover the new positions. */
 struct di_step {
     int n_chunks;
     const struct di_chunk *chunks;         /* row0 ascending without gaps */
     const int32_t *const *tokens;          /* [n_chunks] the request's ids by absolute position; read at pos0-3 .. pos0+n-1 */
-    const int32_t *const *window_floor;    /* NULL, or per chunk NULL or [n] (bounded replay, spec §8) */
+    const struct di_replay *replay;        /* [n_chunks], or NULL: nothing is replayed */
     struct di_kv kv;
     int n_logits;
     const int32_t *logit_rows; /* [n_logits] rows that want logits */
