@@ -51,7 +51,9 @@ static di_status check_pre_tokenizer(const struct di_json *pre, di_error *err)
     const struct di_json *last = ok ? di_json_at(list, 3) : NULL;
     ok = ok && is(di_json_get(last, "type"), "ByteLevel") && is_false(di_json_get(last, "add_prefix_space")) &&
          is_false(di_json_get(last, "use_regex"));
-    return ok ? DI_OK : di_fail(err, DI_ERR_UNSUPPORTED, "pre_tokenizer", "only the DeepSeek pre-tokenizer (three splits, then bytes) is known");
+    if (ok)
+        return DI_OK;
+    return di_fail(err, DI_ERR_UNSUPPORTED, "pre_tokenizer", "only the DeepSeek pre-tokenizer (three splits, then bytes) is known");
 }
 
 static di_status check_settings(const struct di_json *root, di_error *err)
@@ -69,10 +71,11 @@ static di_status check_settings(const struct di_json *root, di_error *err)
         CHECK(off(di_json_get(root, root_off[i])), err, DI_ERR_UNSUPPORTED, root_off[i], "this setting must be off");
     for (size_t i = 0; i < sizeof model_off / sizeof *model_off; i++)
         CHECK(off(di_json_get(model, model_off[i])), err, DI_ERR_UNSUPPORTED, model_off[i], "this setting of the model must be off");
-    CHECK(off(normalizer) || (is(di_json_get(normalizer, "type"), "Sequence") && di_json_is(steps, DI_JSON_ARRAY) && steps->count == 0), err,
-          DI_ERR_UNSUPPORTED, "normalizer", "no normalizer is known");
+    bool nothing = is(di_json_get(normalizer, "type"), "Sequence") && di_json_is(steps, DI_JSON_ARRAY) && steps->count == 0;
+    CHECK(off(normalizer) || nothing, err, DI_ERR_UNSUPPORTED, "normalizer", "no normalizer is known");
     CHECK(off(post) || is(di_json_get(post, "type"), "ByteLevel"), err, DI_ERR_UNSUPPORTED, "post_processor", "only ByteLevel is known");
-    CHECK(is(di_json_get(di_json_get(root, "decoder"), "type"), "ByteLevel"), err, DI_ERR_UNSUPPORTED, "decoder", "only ByteLevel is known");
+    CHECK(is(di_json_get(di_json_get(root, "decoder"), "type"), "ByteLevel"), err, DI_ERR_UNSUPPORTED, "decoder",
+          "only ByteLevel is known");
     TRY(check_pre_tokenizer(di_json_get(root, "pre_tokenizer"), err));
 out:
     return status;
@@ -386,7 +389,8 @@ static di_status build(struct loader *l, const struct di_json *root)
     const struct di_json *added = di_json_get(root, "added_tokens");
     di_status status = DI_OK;
     TRY(check_settings(root, l->err));
-    CHECK(di_json_is(vocab, DI_JSON_OBJECT), l->err, DI_ERR_FORMAT, "model.vocab", "an object was expected, not %s", di_json_type_name(vocab));
+    CHECK(di_json_is(vocab, DI_JSON_OBJECT), l->err, DI_ERR_FORMAT, "model.vocab", "an object was expected, not %s",
+          di_json_type_name(vocab));
     CHECK(!added || added->type == DI_JSON_ARRAY, l->err, DI_ERR_FORMAT, "added_tokens", "a list was expected, not %s",
           di_json_type_name(added));
     TRY(make_room(l, vocab, added));

@@ -58,7 +58,8 @@ static void classes_are_unicode_16(void **state)
     static const struct {
         const char *name;
         unsigned bit;
-    } sets[] = {{"L", DI_UC_LETTER}, {"M", DI_UC_MARK}, {"N", DI_UC_NUMBER}, {"P", DI_UC_PUNCT}, {"S", DI_UC_SYMBOL}, {"space", DI_UC_SPACE}};
+    } sets[] = {{"L", DI_UC_LETTER}, {"M", DI_UC_MARK},   {"N", DI_UC_NUMBER},
+                {"P", DI_UC_PUNCT},  {"S", DI_UC_SYMBOL}, {"space", DI_UC_SPACE}};
     struct di_buf text = {0};
     struct di_arena arena;
     struct di_json *root;
@@ -493,8 +494,8 @@ static void broken_and_foreign_files(void **state)
         di_error err = {0};
         di_status got = load_edited(&edits[i], &err);
         if (got != edits[i].want)
-            fail_msg("edit %zu, %s for %s: %s (%s: %s), %s expected", i, edits[i].to, edits[i].from, di_status_name(got), err.where, err.message,
-                     di_status_name(edits[i].want));
+            fail_msg("edit %zu, %s for %s: %s (%s: %s), %s expected", i, edits[i].to, edits[i].from, di_status_name(got), err.where,
+                     err.message, di_status_name(edits[i].want));
         if (got != DI_OK)
             assert_true(err.code == got && err.message[0]);
     }
@@ -535,7 +536,8 @@ static void overlapping_added_tokens(void **state)
     (void)state;
     struct di_tokenizer *t = edited(
         "\"added_tokens\": [",
-        "\"added_tokens\": [{\"id\": 6001, \"content\": \"#a\"}, {\"id\": 6002, \"content\": \"#a1#c\"}, {\"id\": 6003, \"content\": \"#c\"},"
+        "\"added_tokens\": [{\"id\": 6001, \"content\": \"#a\"}, {\"id\": 6002, \"content\": \"#a1#c\"}, "
+        "{\"id\": 6003, \"content\": \"#c\"},"
         "{\"id\": 6004, \"content\": \"1#\", \"normalized\": true}, {\"id\": 6005, \"content\": \"1#1\", \"normalized\": true},");
     int32_t one = '1' - '!' + 3, hash = '#' - '!' + 3; /* single bytes have these ids */
     expect_encoding(t, "#a", 1, (int32_t[]){6001});
