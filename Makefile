@@ -33,7 +33,7 @@ comma := ,
 test:
 	@tools/install-deps --test
 	@$(MAKE) --no-print-directory test-builds
-	@tools/make_venv $(VENV) tests/requirements.txt
+	@tools/make_venv $(VENV) tests/requirements.txt || echo 'The whole-program tests will fail; the unit tests run.' >&2
 	@python3 tests/run --python $(VENV)/bin/python --binary $(BUILD)/deepinfer --filter '$(TESTS)' $(BUILD) $(BUILD)-asan $(BUILD)-tsan
 
 fuzz: export CC = clang
