@@ -1,5 +1,7 @@
 #include "cache/kv_store.h"
 
+#include "base/mem.h"
+
 void di_kv_store_bytes(const struct di_kv_layout *l, int slots, int n_blocks, int64_t max_context, uint64_t *g_bytes, uint64_t *s_bytes)
 {
     uint64_t per_slot = l->ring_bytes + l->tail_bytes + (uint64_t)di_kv_blocks_for(max_context) * sizeof(int32_t);
@@ -14,12 +16,11 @@ static bool allocate(struct di_kv_store *s)
     s->rings = di_malloc_aligned(slots * s->layout.ring_bytes);
     s->tails = di_malloc_aligned(slots * s->layout.tail_bytes);
     s->pages = di_calloc(slots * (size_t)s->pages_per_slot, sizeof *s->pages);
-    s->free_list = di_calloc((size_t)s->n_blocks, sizeof *s->free_list);
-    s->n_pages = di_calloc(slots, sizeof *s->n_pages);
+    s->lease = di_calloc(slots, sizeof *s->lease);
     s->ring_of = di_calloc(slots, sizeof *s->ring_of);
     s->tail_of = di_calloc(slots, sizeof *s->tail_of);
     s->pages_of = di_calloc(slots, sizeof *s->pages_of);
-    return s->blocks && s->rings && s->tails && s->pages && s->free_list && s->n_pages && s->ring_of && s->tail_of && s->pages_of;
+    return s->blocks && s->rings && s->tails && s->pages && s->lease && s->ring_of && s->tail_of && s->pages_of;
 }
 
 di_status di_kv_store_create(const struct di_kv_layout *l, int slots, int n_blocks, int64_t max_context, struct di_kv_store **out, di_error *err)
@@ -31,13 +32,15 @@ di_status di_kv_store_create(const struct di_kv_layout *l, int slots, int n_bloc
     *s = (struct di_kv_store){.layout = *l, .slots = slots, .n_blocks = n_blocks, .pages_per_slot = di_kv_blocks_for(max_context)};
     CHECK(allocate(s), err, DI_ERR_MEMORY, "", "out of memory for a cache of %d blocks of %zu bytes and %d slots of %zu bytes", n_blocks,
           l->block_bytes, slots, l->ring_bytes + l->tail_bytes);
+    TRY(di_block_pool_init(&s->pool, n_blocks, err));
     for (int i = 0; i < slots; i++) {
         s->ring_of[i] = s->rings + (size_t)i * l->ring_bytes;
         s->tail_of[i] = s->tails + (size_t)i * l->tail_bytes / sizeof(float);
-        s->pages_of[i] = s->pages + (size_t)i * (size_t)s->pages_per_slot;
+        int32_t *pages = s->pages + (size_t)i * (size_t)s->pages_per_slot;
+        s->pages_of[i] = pages;
+        di_lease_init(&s->lease[i], pages, s->pages_per_slot);
     }
-    for (s->n_free = 0; s->n_free < n_blocks; s->n_free++)
-        s->free_list[s->n_free] = n_blocks - 1 - s->n_free; /* lowest numbers first */
+    s->n_free = n_blocks;
     *out = s;
     s = NULL;
 out:
@@ -53,8 +56,8 @@ void di_kv_store_destroy(struct di_kv_store *s)
     di_free_aligned(s->rings);
     di_free_aligned(s->tails);
     di_free(s->pages);
-    di_free(s->free_list);
-    di_free(s->n_pages);
+    di_block_pool_fini(&s->pool);
+    di_free(s->lease);
     di_free(s->ring_of);
     di_free(s->tail_of);
     di_free(s->pages_of);
@@ -63,18 +66,27 @@ void di_kv_store_destroy(struct di_kv_store *s)
 
 bool di_kv_reserve(struct di_kv_store *s, int slot, int64_t tokens)
 {
-    int need = di_kv_blocks_for(tokens);
-    if (need > s->pages_per_slot || need - s->n_pages[slot] > s->n_free)
-        return false;
-    while (s->n_pages[slot] < need)
-        s->pages[(size_t)slot * (size_t)s->pages_per_slot + (size_t)s->n_pages[slot]++] = s->free_list[--s->n_free];
-    return true;
+    bool ok = di_lease_grow(&s->pool, &s->lease[slot], di_kv_blocks_for(tokens));
+    s->n_free = di_kv_available(s);
+    return ok;
 }
 
 void di_kv_release(struct di_kv_store *s, int slot)
 {
-    while (s->n_pages[slot] > 0)
-        s->free_list[s->n_free++] = s->pages[(size_t)slot * (size_t)s->pages_per_slot + (size_t)--s->n_pages[slot]];
+    di_lease_release(&s->pool, &s->lease[slot]);
+    s->n_free = di_kv_available(s);
+}
+
+void di_kv_copy_block(struct di_kv_store *s, int32_t from, int32_t to, int tokens)
+{
+    const struct di_kv_layout *l = &s->layout;
+    const uint8_t *src = s->blocks + (size_t)from * l->block_bytes;
+    uint8_t *dst = s->blocks + (size_t)to * l->block_bytes;
+    for (int i = 0; i < l->n_sources; i++) {
+        size_t rows = (size_t)(tokens / l->ratio[i]);
+        memcpy(dst + l->key_offset[i], src + l->key_offset[i], rows * l->key_row_bytes);
+        memcpy(dst + l->comp_offset[i], src + l->comp_offset[i], rows * l->comp_row_bytes);
+    }
 }
 
 struct di_kv di_kv_view(const struct di_kv_store *s)

@@ -1,0 +1,177 @@
+#include "cache/state_pool.h"
+
+#include "base/mem.h"
+
+static size_t ring_rows(int window, int rollback)
+{
+    return (size_t)(window - 1 + rollback);
+}
+
+static size_t tail_row_bytes(const struct di_kv_layout *l)
+{
+    return 2 * (size_t)l->d * sizeof(float);
+}
+
+size_t di_state_bytes(const struct di_kv_layout *l, int window, int rollback)
+{
+    size_t rings = (size_t)l->ring_layers * ring_rows(window, rollback) * l->window_row_bytes;
+    return rings + (size_t)l->n_tails * (size_t)(rollback + 1) * tail_row_bytes(l);
+}
+
+uint64_t di_state_pool_bytes(const struct di_state_params *p)
+{
+    return (uint64_t)p->count * (di_state_bytes(p->layout, p->window, p->rollback) + sizeof(struct di_state));
+}
+
+static void copy_plain(void *ctx, void *to, const void *from, size_t bytes)
+{
+    (void)ctx;
+    memcpy(to, from, bytes);
+}
+
+di_status di_state_pool_create(const struct di_state_params *params, struct di_state_pool **out, di_error *err)
+{
+    di_status status = DI_OK;
+    struct di_state_pool *p = NULL;
+    size_t bytes;
+    *out = NULL;
+    CHECK(params->count >= 0 && params->window >= 1 && params->rollback >= 1 && params->rollback < DI_TAIL_ROWS &&
+              ring_rows(params->window, params->rollback) <= DI_RING_ROWS,
+          err, DI_ERR_INVALID, "", "a state of %d window rows and %d rows of rollback does not fit rings of %d and tails of %d rows", params->window,
+          params->rollback, DI_RING_ROWS, DI_TAIL_ROWS);
+    p = di_calloc(1, sizeof *p);
+    CHECK(p, err, DI_ERR_MEMORY, "", "out of memory for the state pool");
+    p->params = *params;
+    p->layout = *params->layout;
+    p->params.layout = &p->layout;
+    if (!p->params.copy)
+        p->params.copy = copy_plain;
+    p->bytes_each = di_state_bytes(&p->layout, params->window, params->rollback);
+    p->oldest = p->newest = p->first_free = -1;
+    CHECK(di_mul((size_t)params->count, p->bytes_each, &bytes), err, DI_ERR_LIMIT, "", "%d states are too many", params->count);
+    p->state = di_calloc((size_t)params->count, sizeof *p->state);
+    p->data = di_malloc_aligned(bytes);
+    CHECK(p->state && p->data, err, DI_ERR_MEMORY, "", "out of memory for %d states of %zu bytes", params->count, p->bytes_each);
+    for (int32_t s = params->count; s-- > 0; p->first_free = s)
+        p->state[s].next = p->first_free;
+    *out = p;
+    p = NULL;
+out:
+    di_state_pool_destroy(p);
+    return status;
+}
+
+void di_state_pool_destroy(struct di_state_pool *p)
+{
+    if (!p)
+        return;
+    di_free(p->state);
+    di_free_aligned(p->data);
+    di_free(p);
+}
+
+static void list_add(struct di_state_pool *p, int32_t s)
+{
+    p->state[s].prev = p->newest;
+    p->state[s].next = -1;
+    *(p->newest >= 0 ? &p->state[p->newest].next : &p->oldest) = s;
+    p->newest = s;
+}
+
+static void list_remove(struct di_state_pool *p, int32_t s)
+{
+    const struct di_state *st = &p->state[s];
+    *(st->prev >= 0 ? &p->state[st->prev].next : &p->oldest) = st->next;
+    *(st->next >= 0 ? &p->state[st->next].prev : &p->newest) = st->prev;
+}
+
+int32_t di_state_take(struct di_state_pool *p)
+{
+    int32_t s = p->first_free;
+    if (s < 0)
+        return -1;
+    p->first_free = p->state[s].next;
+    p->state[s] = (struct di_state){.used = true, .block = -1, .block_next = -1, .bucket_next = -1};
+    p->n_used++;
+    list_add(p, s);
+    return s;
+}
+
+void di_state_free(struct di_state_pool *p, int32_t s)
+{
+    list_remove(p, s);
+    p->state[s].used = false;
+    p->state[s].next = p->first_free;
+    p->first_free = s;
+    p->n_used--;
+}
+
+void di_state_touch(struct di_state_pool *p, int32_t s)
+{
+    list_remove(p, s);
+    list_add(p, s);
+}
+
+static int64_t first_row(int64_t at, size_t rows)
+{
+    return at > (int64_t)rows ? at - (int64_t)rows : 0;
+}
+
+bool di_state_can_save(const struct di_state_pool *p, int64_t at, int64_t written)
+{
+    int64_t ring = first_row(at, ring_rows(p->params.window, p->params.rollback));
+    int64_t tail = first_row(at, (size_t)p->params.rollback + 1);
+    return written >= at && ring + DI_RING_ROWS >= written && (p->layout.n_tails == 0 || tail + DI_TAIL_ROWS >= written);
+}
+
+/* Both directions: rows of positions [first, at) in a ring of `rows`, which wraps at most once, against consecutive rows. */
+struct span {
+    uint8_t *ring, *rows;
+    int64_t first, at;
+    int ring_rows;
+    size_t row_bytes;
+    bool to_ring;
+};
+
+static void copy_span(struct di_state_pool *p, const struct span *s)
+{
+    uint8_t *rows = s->rows;
+    for (int64_t pos = s->first; pos < s->at;) {
+        int64_t slot = pos % s->ring_rows, n = s->ring_rows - slot;
+        if (n > s->at - pos)
+            n = s->at - pos;
+        uint8_t *ring = s->ring + (size_t)slot * s->row_bytes;
+        size_t bytes = (size_t)n * s->row_bytes;
+        p->params.copy(p->params.copy_ctx, s->to_ring ? ring : rows, s->to_ring ? rows : ring, bytes);
+        rows += bytes;
+        pos += n;
+    }
+}
+
+static void copy_state(struct di_state_pool *p, int32_t id, const struct di_kv *kv, int slot, bool to_ring)
+{
+    const struct di_kv_layout *l = &p->layout;
+    size_t rows = ring_rows(p->params.window, p->params.rollback), raw = (size_t)p->params.rollback + 1;
+    int64_t at = p->state[id].at;
+    uint8_t *data = p->data + (size_t)id * p->bytes_each;
+    struct span s = {NULL, data, first_row(at, rows), at, DI_RING_ROWS, l->window_row_bytes, to_ring};
+    for (int i = 0; i < l->ring_layers; i++, s.rows += rows * s.row_bytes) {
+        s.ring = di_kv_window_row(kv, slot, i, 0);
+        copy_span(p, &s);
+    }
+    s = (struct span){NULL, s.rows, first_row(at, raw), at, DI_TAIL_ROWS, tail_row_bytes(l), to_ring};
+    for (int i = 0; i < l->n_tails; i++, s.rows += raw * s.row_bytes) {
+        s.ring = (uint8_t *)di_kv_tail_row(kv, slot, i, 0);
+        copy_span(p, &s);
+    }
+}
+
+void di_state_store(struct di_state_pool *p, int32_t s, const struct di_kv *kv, int slot)
+{
+    copy_state(p, s, kv, slot, false);
+}
+
+void di_state_load(struct di_state_pool *p, int32_t s, const struct di_kv *kv, int slot)
+{
+    copy_state(p, s, kv, slot, true);
+}
