@@ -1,6 +1,7 @@
 /* deepinfer: exact inference for DeepSeek-V4.1-Flash.
  *
- * This is the only header that a user of the library includes. It grows with the engine; what stands here is stable. */
+ * This is the only header that a user of the library includes: statuses, then the engine. Link with -ldeepinfer. What stands here is stable: later
+ * versions append fields at the end of structs and add functions. docs/c-api.md shows it in use. */
 #ifndef DEEPINFER_H
 #define DEEPINFER_H
 
@@ -12,6 +13,12 @@ extern "C" {
 #endif
 
 #define DI_VERSION_STRING "0.1.0"
+
+#if defined(__GNUC__)
+#define DI_API __attribute__((visibility("default")))
+#else
+#define DI_API
+#endif
 
 /* Result of every call that can fail. The text belongs to di_error; the code is what a program branches on. */
 typedef enum di_status {
@@ -36,10 +43,232 @@ typedef struct di_error {
 } di_error;
 
 /* Stable lower-case name of a status: "ok", "invalid", "format", ... Never NULL. */
-const char *di_status_name(di_status status);
+DI_API const char *di_status_name(di_status status);
 
 /* Version of the library, DI_VERSION_STRING of the build. */
-const char *di_version(void);
+DI_API const char *di_version(void);
+
+/* ================================================================ the engine
+ *
+ * An engine is one model in memory and the requests that share it. A request is submitted, its output records are polled or delivered to a
+ * callback, the last of them says why it ended. Work is done by whoever drives: one thread calls di_engine_step until nothing is left, or
+ * di_engine_start lets the engine keep a thread of its own for that.
+ *
+ * Threads. Step, flush, run and close: one thread at a time, the driver. Everything else: any thread, at any time between open and close. No
+ * lock is held while the model computes or a callback runs. A call with a NULL handle is refused with DI_ERR_INVALID (or does nothing); a
+ * handle must not be used after di_engine_close.
+ *
+ * The same bits. A request's tokens depend on its prompt, its sampling and its seed, never on what runs beside it or how it was scheduled.
+ *
+ * Structs that the caller fills start with their size, which the _init function sets together with the defaults: call it first, then change fields.
+ * A later library accepts the smaller struct of an earlier header; an earlier library accepts a larger one as long as the rest is zero. */
+
+typedef struct di_engine di_engine;
+typedef int64_t di_request_id; /* 1, 2, ... in order of submission; 0 is none */
+
+/* ---- opening ---- */
+
+typedef struct di_engine_config {
+    size_t size;
+    const char *model;     /* directory in the official checkpoint layout. All strings are borrowed during the call */
+    const char *isa;       /* NULL = the best of this processor; "ref", "avx2", "avx512", "avx512bf16", "amx" */
+    const char *numerics;  /* NULL = "bf16"; "bf16-woa8", and with isa "ref" also "f32r", "f32", "f32-noquant" */
+    int32_t threads;       /* for computing; 0 = all processors */
+    int32_t max_batch;     /* requests that run at the same time, 1..1024 (16) */
+    int32_t prefill_chunk; /* prompt rows of one step, 1..65536 (256) */
+    int32_t cache_blocks;  /* blocks of 64 tokens in the pool; 0 = enough for max_batch requests of the full context */
+    int64_t context;       /* tokens of one request, prompt and answer; 0 = the model's limit, at most 65,536 */
+    int64_t seed;          /* of JSON requests that have none, 0..2^63-1 (0) */
+    /* Called on the opening thread while weights are read, with bytes done and in all; or NULL. */
+    void (*progress)(void *context, uint64_t done, uint64_t total);
+    void *progress_context;
+} di_engine_config;
+DI_API void di_engine_config_init(di_engine_config *config, size_t size);
+
+/* What opening with this configuration will allocate or keep resident, in bytes; reads config.json only. */
+typedef struct di_memory_plan {
+    uint64_t weights_packed; /* copied into the layout of the kernels */
+    uint64_t weights_mapped; /* read in place from the files */
+    uint64_t cache;          /* all requests' cached state */
+    uint64_t activations, scratch;
+    uint64_t total;
+    int64_t context; /* tokens of one request that this is for */
+} di_memory_plan;
+/* DI_ERR_INVALID, _NOT_FOUND, _FORMAT, _UNSUPPORTED as for di_engine_open. Any thread. `size` is sizeof(di_memory_plan). */
+DI_API di_status di_engine_plan(const di_engine_config *config, di_memory_plan *out, size_t size, di_error *err);
+
+/* Load the model. *out belongs to the caller until di_engine_close and is NULL on error: DI_ERR_INVALID (an option), _NOT_FOUND, _FORMAT, _IO (the
+ * files), _UNSUPPORTED (this processor or build), _MEMORY, _LIMIT. Any thread; several engines may exist. */
+DI_API di_status di_engine_open(const di_engine_config *config, di_engine **out, di_error *err);
+/* Requests that are not over end as cancelled (their callbacks are called), unread output is freed. NULL does nothing. Not from a callback, and not
+ * while another thread uses the engine. */
+DI_API void di_engine_close(di_engine *engine);
+
+typedef struct di_model_info {
+    const char *name; /* last component of the model directory; lives as long as the engine */
+    int64_t context;  /* tokens of one request */
+    int32_t vocab_size, bos_id, eos_id, pad_id;
+    int32_t max_batch, cache_blocks;
+} di_model_info;
+DI_API di_status di_engine_info(const di_engine *engine, di_model_info *out, size_t size, di_error *err);
+
+/* ---- text and ids ---- */
+
+/* Ids of a text, nothing put in front. `control` non-zero: spellings of control tokens become their ids, else everything is plain text.
+ * Writes up to `capacity` ids and sets *n to the number there are: more than capacity means that the rest was not written. DI_ERR_INVALID: not
+ * UTF-8. Any thread. */
+DI_API di_status di_engine_encode(const di_engine *engine, const char *text, size_t bytes, int control, int32_t *ids, size_t capacity,
+                                  size_t *n, di_error *err);
+/* Text of ids, ill-formed UTF-8 replaced by U+FFFD; `capacity` and *n count bytes, as above; no 0 byte is added. DI_ERR_INVALID: an id that does
+ * not exist. Any thread. */
+DI_API di_status di_engine_decode(const di_engine *engine, const int32_t *ids, size_t n_ids, char *text, size_t capacity, size_t *n,
+                                  di_error *err);
+
+/* ---- requests ---- */
+
+typedef struct di_bias {
+    int32_t id;
+    float value; /* -100..100, added to the logit */
+} di_bias;
+
+typedef struct di_sampling_options {
+    size_t size;
+    double temperature;        /* 0..2, 0 is greedy (1) */
+    double top_p;              /* (0, 1] (1) */
+    double min_p;              /* [0, 1] (0 = off) */
+    int64_t top_k;             /* (0 = off) */
+    double repetition_penalty; /* > 0 (1 = off) */
+    double presence_penalty;   /* -2..2 (0) */
+    double frequency_penalty;  /* -2..2 (0) */
+    int64_t seed;              /* 0..2^63-1 (0) */
+    int64_t max_tokens;        /* of the answer (0 = by the model's rules, at most what the context leaves) */
+    int64_t min_tokens;        /* no end id before so many tokens (0) */
+    int32_t ignore_eos;        /* non-zero: end and stop ids do not end the answer */
+    int32_t logprobs;          /* non-zero: report each token's log-probability, of the model's own distribution */
+    int32_t top_logprobs;      /* and of so many alternatives, 0..20; needs logprobs */
+    int32_t include_stop;      /* non-zero: a stop string that ended the answer stays in its text */
+    int32_t show_control;      /* non-zero: control tokens are spelled out in the text */
+    const char *const *stop;   /* [n_stop] up to 16 strings that end the answer, UTF-8 */
+    size_t n_stop;
+    const int32_t *stop_ids; /* [n_stop_ids] ids that end the answer besides the model's end id */
+    size_t n_stop_ids;
+    const di_bias *bias; /* [n_bias] */
+    size_t n_bias;
+} di_sampling_options;
+DI_API void di_sampling_options_init(di_sampling_options *options, size_t size);
+
+typedef enum di_output_kind {
+    DI_OUTPUT_TOKEN = 1,     /* one token of the answer: token, logprob, alternatives, index. End ids included */
+    DI_OUTPUT_TEXT = 2,      /* text: the next piece of the answer */
+    DI_OUTPUT_REASONING = 3, /* text: the next piece of the reasoning (chat requests) */
+    DI_OUTPUT_CALL = 4,      /* a tool call begins: index, text = name */
+    DI_OUTPUT_ARGUMENTS = 5, /* text: the next piece of call `index`'s arguments */
+    DI_OUTPUT_RECOVERED = 6, /* what came as reasoning is the answer after all */
+    DI_OUTPUT_FINISHED = 7   /* last record of a request: reason, usage, error */
+} di_output_kind;
+
+typedef enum di_end_reason {
+    DI_REASON_NONE = 0,
+    DI_REASON_STOP,       /* the model's end id, a stop id (token tells), or a stop string (stop_index tells) */
+    DI_REASON_LENGTH,     /* max_tokens */
+    DI_REASON_TOOL_CALLS, /* it ended with tool calls (chat requests) */
+    DI_REASON_CANCELLED,  /* di_engine_cancel, a callback that said so, or the engine was closed */
+    DI_REASON_DEADLINE,
+    DI_REASON_ERROR /* `error` says what */
+} di_end_reason;
+/* "stop", "length", "tool_calls", "abort", "deadline", "error"; "" for DI_REASON_NONE. */
+DI_API const char *di_end_reason_name(di_end_reason reason);
+
+typedef struct di_alternative {
+    int32_t id;
+    float logprob;
+} di_alternative;
+
+/* A record of a request's output. Tokens come before the pieces of text that they complete; text is valid UTF-8 and ends between characters.
+ * Allocated by the library together with all that it points to, so later versions may append fields. */
+typedef struct di_output {
+    di_request_id request;
+    void *user; /* of the submission */
+    di_output_kind kind;
+    int32_t token; /* TOKEN; FINISHED: the last token, -1 if there was none */
+    int64_t index; /* TOKEN: place in the answer from 0; CALL, ARGUMENTS: of the call from 0 */
+    float logprob; /* TOKEN; NaN unless asked for */
+    uint32_t n_alternatives;
+    const di_alternative *alternatives; /* TOKEN: the likeliest tokens, falling */
+    const char *text;                   /* [text_bytes], a 0 byte behind it; "" if the kind has none */
+    size_t text_bytes;
+    di_end_reason reason; /* FINISHED, like all that follows */
+    int32_t stop_index;   /* which stop string, or -1 */
+    int64_t prompt_tokens, completion_tokens, reasoning_tokens;
+    int64_t cached_tokens; /* of the prompt, not computed again */
+    const di_error *error; /* with DI_REASON_ERROR, else NULL */
+} di_output;
+
+typedef struct di_submission {
+    size_t size;
+    /* What: exactly one of these three. Everything is copied; nothing needs to live after the call. */
+    const char *text; /* [text_bytes] UTF-8 that the model continues: control spellings count, a begin-of-text id is put in front */
+    size_t text_bytes;
+    const int32_t *ids; /* [n_ids] the prompt's token ids as they are */
+    size_t n_ids;
+    const char *json; /* [json_bytes] a request of `protocol` as JSON text: messages, tools and sampling fields as that protocol has them */
+    size_t json_bytes;
+    const char *protocol;                /* "chat", "completion", "responses" or "messages"; NULL = "chat" */
+    const di_sampling_options *sampling; /* with text and ids, NULL = defaults; a JSON request says it itself: must be NULL there */
+    const int32_t *forced;               /* [n_forced] the answer's tokens by index, -1 = sampled: for scoring and replay */
+    size_t n_forced;
+    int32_t priority;    /* lower runs earlier and may take the place of a higher one (0) */
+    uint64_t tenant;     /* requests of one priority are admitted fairly between tenants (0) */
+    int64_t deadline_ms; /* from now; a request that is not over by then ends with DI_REASON_DEADLINE; 0 = none */
+    /* Called by the driving thread for every record, which is valid until it returns; returning 0 cancels the request. It may submit, cancel and poll,
+     * not step, run, stop or close. NULL: the records wait for di_engine_poll. */
+    int (*on_output)(void *user, const di_output *output);
+    void *user; /* passed on, not looked at */
+} di_submission;
+DI_API void di_submission_init(di_submission *submission, size_t size);
+
+/* Queue a request; *id (may be NULL) is set before its first record can appear. Refused at once, with the reason: DI_ERR_INVALID (the field
+ * is in `where`), _LIMIT (it can never fit into the context or the cache), _UNSUPPORTED, _FORMAT (the JSON), _MEMORY. Any thread. */
+DI_API di_status di_engine_submit(di_engine *engine, const di_submission *submission, di_request_id *id, di_error *err);
+/* Ask a request to end, in whatever state it is; its FINISHED record follows unless it ended by itself before. Returns 0 if there is no such
+ * request (any more), else 1. Any thread. */
+DI_API int di_engine_cancel(di_engine *engine, di_request_id id);
+
+/* ---- driving ---- */
+
+/* Launch step N and deliver the results of step N-1, which computed meanwhile. *busy (may be NULL) becomes 0 when nothing is running, waiting or under
+ * way. An error here is the model's and has ended all requests; an error of one request is in its FINISHED record. DI_ERR_INVALID if another
+ * thread is driving or the call comes from a callback. */
+DI_API di_status di_engine_step(di_engine *engine, int *busy, di_error *err);
+/* Wait for the step under way and deliver its results, launch nothing. */
+DI_API di_status di_engine_flush(di_engine *engine, di_error *err);
+/* Step until nothing is left. */
+DI_API di_status di_engine_run(di_engine *engine, di_error *err);
+/* Let a thread of the engine drive: it steps while there is work and sleeps otherwise. Until di_engine_stop step, flush and run are refused. The thread
+ * outlives errors of a step: those are in the FINISHED records. DI_ERR_INVALID if it is running; DI_ERR_LIMIT if the system grants no thread. */
+DI_API di_status di_engine_start(di_engine *engine, di_error *err);
+/* End that thread after its present step; requests stay where they are. Without one it does nothing. Not from a callback. */
+DI_API void di_engine_stop(di_engine *engine);
+
+/* The oldest unread record of all requests without a callback, or NULL if none comes within `timeout_ms` (0: do not wait, negative: wait for
+ * ever; waiting makes sense while another thread drives, and ends early with NULL when the driver thread is stopped).
+ * The caller returns it with di_output_free. Any thread. */
+DI_API const di_output *di_engine_poll(di_engine *engine, int64_t timeout_ms);
+/* NULL does nothing. Any thread, before di_engine_close. */
+DI_API void di_output_free(di_engine *engine, const di_output *output);
+
+/* ---- statistics ---- */
+
+typedef struct di_engine_stats {
+    uint64_t steps, prompt_rows, decode_rows;
+    uint64_t wasted_rows; /* launched for a request that had ended */
+    uint64_t submitted, refused, finished, cancelled, failed, preempted;
+    uint64_t host_ns, compute_ns, gap_ns; /* of the driver without waiting; of the model; of an idle model between two steps under way */
+    int32_t running, waiting, free_blocks, blocks;
+    int64_t unread; /* records that wait for di_engine_poll */
+} di_engine_stats;
+/* As of the end of the latest step. Any thread. `size` is sizeof(di_engine_stats). */
+DI_API di_status di_engine_get_stats(di_engine *engine, di_engine_stats *out, size_t size, di_error *err);
 
 #ifdef __cplusplus
 }

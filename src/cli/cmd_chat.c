@@ -145,7 +145,8 @@ out:
 static di_status answer(struct chat *c, di_error *err)
 {
     int64_t seed = (int64_t)(((uint64_t)c->o->seed + (uint64_t)c->turn++) & INT64_MAX);
-    struct di_completion_defaults d = {c->o->temperature, c->o->top_p, c->o->min_p, c->o->top_k, seed, c->o->max_tokens};
+    struct di_completion_defaults d = {.temperature = c->o->temperature, .top_p = c->o->top_p, .min_p = c->o->min_p, .top_k = c->o->top_k,
+                                       .seed = seed, .max_tokens = c->o->max_tokens};
     struct di_buf text = {0};
     struct di_arena arena;
     struct di_json *request;

@@ -60,13 +60,25 @@ out:
     return status;
 }
 
-static di_status make_prompt(struct di_completion *c, const struct di_json *request, di_error *err)
+static di_status copy_prompt(struct di_completion *c, const int32_t *ids, size_t n, di_error *err)
+{
+    if (!di_ids_reserve(&c->prompt, n))
+        return di_fail(err, DI_ERR_MEMORY, "prompt", "out of memory for %zu ids", n);
+    if (n)
+        memcpy(c->prompt.v, ids, n * sizeof *ids);
+    c->prompt.n = n;
+    return DI_OK;
+}
+
+static di_status make_prompt(struct di_completion *c, const struct di_json *request, const struct di_completion_defaults *def, di_error *err)
 {
     if (c->chat->protocol != DI_PROTOCOL_COMPLETION)
         return di_prompt_encode(&c->chat->prompt, c->text->tokenizer, &c->text->controls, &c->prompt, err);
     const struct di_json *ids = di_json_get(request, "prompt_token_ids"), *text = di_json_get(request, "prompt");
     if (ids && text)
         return di_fail(err, DI_ERR_INVALID, "prompt", "give either prompt or prompt_token_ids, not both");
+    if (!ids && !text && def->prompt_ids)
+        return copy_prompt(c, def->prompt_ids, def->n_prompt_ids, err);
     if (ids)
         return raw_prompt_ids(c, ids, err);
     if (!di_json_is(text, DI_JSON_STRING))
@@ -150,7 +162,7 @@ di_status di_completion_create(const struct di_text_model *text, enum di_protoco
     c->text = text;
     TRY(di_chat_create(protocol, request, options, &c->chat, err));
     TRY(refuse_unsupported(c->chat, err));
-    TRY(make_prompt(c, request, err));
+    TRY(make_prompt(c, request, defaults, err));
     if (c->chat->sampling.max_tokens == INT64_MIN)
         c->chat->sampling.max_tokens = defaults->max_tokens;
     TRY(di_chat_max_tokens(c->chat, (int64_t)c->prompt.n, context, &c->max_tokens, err));
@@ -239,6 +251,8 @@ static bool is_end(const struct di_completion *c, int32_t id)
 static bool on_token(void *ctx, const struct di_sample *s)
 {
     struct di_completion *c = ctx;
+    if (c->on_sample)
+        c->on_sample(c->emit_arg, s);
     bool reasoning = di_parser_phase(c->parser) == DI_PHASE_REASONING;
     if (!di_ids_reserve(&c->ids, 1)) {
         di_fail(&c->err, DI_ERR_MEMORY, "", "out of memory for the answer");
@@ -258,7 +272,8 @@ static bool on_token(void *ctx, const struct di_sample *s)
 static void on_end(void *ctx, enum di_end end, const di_error *err)
 {
     static const enum di_finish reasons[] = {[DI_END_STOP] = DI_FINISH_STOP, [DI_END_LENGTH] = DI_FINISH_LENGTH,
-                                             [DI_END_CANCELLED] = DI_FINISH_ABORT, [DI_END_ERROR] = DI_FINISH_ERROR};
+                                             [DI_END_CANCELLED] = DI_FINISH_ABORT, [DI_END_DEADLINE] = DI_FINISH_ABORT,
+                                             [DI_END_ERROR] = DI_FINISH_ERROR};
     struct di_completion *c = ctx;
     if (err && c->err.code == DI_OK)
         c->err = *err;
@@ -270,19 +285,32 @@ static void on_end(void *ctx, enum di_end end, const di_error *err)
             c->err = ignored;
     }
     c->done = true;
+    if (c->on_done)
+        c->on_done(c->emit_arg);
+}
+
+static struct di_request engine_request(const struct di_completion *c)
+{
+    struct di_request r = c->schedule;
+    r.prompt = c->prompt.v;
+    r.n_prompt = (int64_t)c->prompt.n;
+    r.max_tokens = c->max_tokens;
+    r.sampling = c->sampling;
+    r.ignore_end = c->chat->sampling.ignore_eos == 1;
+    return r;
+}
+
+di_status di_completion_check(const struct di_completion *c, const struct di_core *e, di_error *err)
+{
+    struct di_request r = engine_request(c);
+    return di_core_check(e, &r, err);
 }
 
 di_status di_completion_submit(struct di_completion *c, struct di_core *e, int64_t *id, di_error *err)
 {
-    struct di_request r = {
-        .prompt = c->prompt.v,
-        .n_prompt = (int64_t)c->prompt.n,
-        .max_tokens = c->max_tokens,
-        .sampling = c->sampling,
-        .ignore_end = c->chat->sampling.ignore_eos == 1,
-        .on_token = on_token,
-        .on_end = on_end,
-        .ctx = c,
-    };
+    struct di_request r = engine_request(c);
+    r.on_token = on_token;
+    r.on_end = on_end;
+    r.ctx = c;
     return di_core_submit(e, &r, id, err);
 }

@@ -11,6 +11,8 @@
 struct di_completion_defaults {
     double temperature, top_p, min_p;
     int64_t top_k, seed, max_tokens; /* max_tokens INT64_MIN: by the rules of spec/encoding.md §4.2 */
+    const int32_t *prompt_ids;       /* [n_prompt_ids] of a COMPLETION request without prompt and prompt_token_ids; NULL = none */
+    size_t n_prompt_ids;
 };
 struct di_completion_defaults di_completion_defaults(void);
 
@@ -31,7 +33,11 @@ struct di_completion {
     bool done;
     di_error err; /* with DI_END_ERROR, or if the text could not be parsed */
 
-    di_parse_emit *emit; /* streaming: every event as it comes, or NULL */
+    /* Set by the owner before submit, if at all. */
+    struct di_request schedule; /* priority, tenant, deadline, sample and forced tokens of this are used */
+    di_parse_emit *emit;        /* streaming: every event as it comes, or NULL */
+    void (*on_sample)(void *arg, const struct di_sample *s); /* every token, before the events it causes; or NULL */
+    void (*on_done)(void *arg);                              /* last call, `done` is set; or NULL */
     void *emit_arg;
     struct di_parser *parser;
 };
@@ -43,6 +49,8 @@ di_status di_completion_create(const struct di_text_model *text, enum di_protoco
                                const struct di_chat_options *options, const struct di_completion_defaults *defaults, int64_t context,
                                struct di_completion **out, di_error *err);
 void di_completion_destroy(struct di_completion *c);
+/* Would the engine take it? Any thread (di_core_check). */
+di_status di_completion_check(const struct di_completion *c, const struct di_core *e, di_error *err);
 /* Hand it to the engine; it must live until `done`. */
 di_status di_completion_submit(struct di_completion *c, struct di_core *e, int64_t *id, di_error *err);
 /* Does the request ask for a format that nothing enforces yet? Its output then says "constrained": false. */

@@ -2,6 +2,7 @@
 
 #include "base/clock.h"
 #include "engine/pipeline.h"
+#include "engine/reuse.h"
 
 /* A request from submit to its end. Waiting ones form a list in order of arrival; running ones own a slot. */
 struct request {
@@ -25,6 +26,10 @@ struct slot {
     struct request *req;
     uint64_t generation;
     int64_t n_rows;  /* positions launched */
+    int64_t n_computed; /* of these, positions whose launch is done */
+    int64_t save_at; /* the row before which its state is to be saved, 0 = none; the launches pause there */
+    struct di_replay replay;
+    uint64_t page_version;
     uint64_t fence;  /* LEAVING: number of the last launch that names the slot */
     bool over;       /* LEAVING: the request has ended; else it goes back to the queue (preempted) */
 };
@@ -42,6 +47,8 @@ struct di_core {
     int vocab;
     struct di_kv_store *store;
     struct di_pipeline *pipe;
+    struct di_reuse *reuse; /* NULL: no_reuse */
+    uint64_t page_versions;
     struct slot *slots;
     struct request *queue;
     struct tenant tenants[TENANTS];
@@ -77,7 +84,10 @@ uint64_t di_core_bytes(const struct di_config *c, struct di_numerics numerics, c
     int64_t context = di_core_context(c, config);
     di_kv_layout_init(&layout, c, numerics);
     di_kv_store_bytes(&layout, config->max_batch, pool_blocks(config, context), context, &g, &s);
-    return g + s + (uint64_t)config->max_batch * sizeof(struct slot) + di_pipeline_bytes(config->max_batch, c->vocab_size);
+    struct di_reuse_params reuse = {.states = config->states, .window = c->sliding_window, .layers = c->num_hidden_layers, .max_tokens = context};
+    return g + s + (uint64_t)config->max_batch * sizeof(struct slot) +
+           di_pipeline_bytes(config->max_batch, c->vocab_size, di_kv_blocks_for(context)) +
+           (config->no_reuse ? 0 : di_reuse_bytes(&layout, pool_blocks(config, context), &reuse));
 }
 
 /* ---------------------------------------------------------------- creation */
@@ -97,8 +107,13 @@ static di_status create(const struct di_core_null *n, const struct di_core_confi
     e->slots = di_calloc((size_t)config->max_batch, sizeof *e->slots);
     CHECK(e->slots, err, DI_ERR_MEMORY, "", "out of memory for %d slots", config->max_batch);
     TRY(di_kv_store_create(&n->layout, config->max_batch, pool_blocks(config, n->context), n->context, &e->store, err));
+    if (!config->no_reuse) {
+        struct di_reuse_params r = {.states = config->states, .window = n->window, .layers = n->layers, .max_tokens = n->context, .numerics = n->numerics};
+        memcpy(r.model_digest, n->model_digest, sizeof r.model_digest);
+        TRY(di_reuse_create(e->store, &r, &e->reuse, err));
+    }
     struct di_pipeline_params p = {.compute = n->compute, .ctx = n->ctx, .kv = di_kv_view(e->store), .lanes = config->max_batch, .vocab = n->vocab,
-                                   .banned = config->banned};
+                                   .pages_per_lane = e->store->pages_per_slot, .banned = config->banned};
     TRY(di_pipeline_create(&p, &e->pipe, err));
     *out = e;
     e = NULL;
@@ -119,7 +134,9 @@ static di_status compute_model(void *ctx, const struct di_step *step, di_error *
 
 di_status di_core_create(struct di_model *model, const struct di_core_config *config, struct di_core **out, di_error *err)
 {
-    struct di_core_null n = {model->be->layout, model->c->vocab_size, di_core_context(model->c, config), compute_model, model};
+    struct di_core_null n = {.layout = model->be->layout, .vocab = model->c->vocab_size, .window = model->c->sliding_window,
+                             .layers = model->c->num_hidden_layers, .context = di_core_context(model->c, config), .compute = compute_model, .ctx = model,
+                             .numerics = model->be->ops->name};
     *out = NULL;
     if (model->params.max_rows < di_core_max_rows(config) || model->params.max_context < n.context)
         return di_fail(err, DI_ERR_INTERNAL, "engine", "the model was opened for %d rows and %lld tokens, fewer than the engine uses",
@@ -175,6 +192,8 @@ static void retire(struct di_core *e, uint64_t done)
         struct slot *s = &e->slots[i];
         if (s->state != SLOT_LEAVING || s->fence > done)
             continue;
+        if (e->reuse && s->n_computed > s->req->r.n_prompt)
+            di_reuse_save(e->reuse, i, s->req->tokens, s->n_computed, s->n_rows);
         di_kv_release(e->store, i);
         if (s->over) {
             free_request(s->req);
@@ -206,6 +225,9 @@ void di_core_destroy(struct di_core *e)
         tell_end(e, q, DI_END_CANCELLED, NULL);
         free_request(q);
     }
+    for (int i = 0; e->store && i < e->config.max_batch; i++)
+        di_kv_release(e->store, i);
+    di_reuse_destroy(e->reuse);
     di_kv_store_destroy(e->store);
     di_free(e->slots);
     di_free(e);
@@ -213,7 +235,7 @@ void di_core_destroy(struct di_core *e)
 
 /* ---------------------------------------------------------------- submit, cancel */
 
-static di_status check_request(const struct di_core *e, const struct di_request *r, di_error *err)
+di_status di_core_check(const struct di_core *e, const struct di_request *r, di_error *err)
 {
     di_status status = DI_OK;
     CHECK(r->n_prompt > 0, err, DI_ERR_INVALID, "prompt", "the prompt is empty; at least one token is needed");
@@ -227,6 +249,10 @@ static di_status check_request(const struct di_core *e, const struct di_request 
     for (int64_t i = 0; i < r->n_prompt; i++)
         CHECK(r->prompt[i] >= 0 && r->prompt[i] < e->vocab, err, DI_ERR_INVALID, "prompt",
               "token id %d at position %lld is outside the vocabulary of %d", r->prompt[i], (long long)i, e->vocab);
+    for (int64_t i = 0; i < r->n_forced; i++)
+        CHECK(r->forced[i] >= -1 && r->forced[i] < e->vocab, err, DI_ERR_INVALID, "forced",
+              "entry %lld is %d; it must be a token id below %d, or -1 for a sampled token", (long long)i, r->forced[i], e->vocab);
+    status = di_sampling_params_check(&r->sampling, (size_t)e->vocab, err);
 out:
     return status;
 }
@@ -245,7 +271,8 @@ static struct request *request_create(const struct di_request *r)
 {
     size_t tokens = (size_t)(r->n_prompt + r->max_tokens) * sizeof(int32_t), ends = r->sampling.n_end_ids * sizeof(int32_t);
     size_t bias = r->sampling.n_bias * sizeof *r->sampling.bias;
-    struct request *q = di_malloc(sizeof *q + tokens + ends + bias);
+    size_t forced = (size_t)r->n_forced * sizeof *r->forced;
+    struct request *q = di_malloc(sizeof *q + tokens + ends + bias + forced);
     if (!q)
         return NULL;
     char *at = (char *)q->tokens + tokens;
@@ -254,6 +281,7 @@ static struct request *request_create(const struct di_request *r)
     q->r.prompt = q->tokens;
     q->r.sampling.end_ids = copy_list(&at, r->sampling.end_ids, ends);
     q->r.sampling.bias = copy_list(&at, r->sampling.bias, bias);
+    q->r.forced = copy_list(&at, r->forced, forced);
     q->key = di_sample_key((uint64_t)r->sampling.seed, r->sample);
     return q;
 }
@@ -262,8 +290,7 @@ di_status di_core_submit(struct di_core *e, const struct di_request *r, int64_t 
 {
     di_status status = DI_OK;
     struct request *q = NULL;
-    TRY(check_request(e, r, err));
-    TRY(di_sampling_params_check(&r->sampling, (size_t)e->vocab, err));
+    TRY(di_core_check(e, r, err));
     q = request_create(r);
     CHECK(q, err, DI_ERR_MEMORY, "", "out of memory for a request of %lld tokens", (long long)(r->n_prompt + r->max_tokens));
     if (di_sampling_needs_counts(&r->sampling)) {
@@ -334,7 +361,7 @@ static struct request **next_fitting(struct di_core *e)
     struct request **best = NULL, **first = NULL;
     for (struct request **link = &e->queue; *link; link = &(*link)->next) {
         struct request *q = *link;
-        bool fits = di_kv_blocks_for(q->r.n_prompt + q->r.max_tokens) <= e->store->n_free;
+        bool fits = di_kv_blocks_for(q->r.n_prompt + q->r.max_tokens) <= di_kv_available(e->store);
         if (!first || goes_before(e, q, *first))
             first = link;
         if (fits && (!best || goes_before(e, q, *best)))
@@ -345,16 +372,27 @@ static struct request **next_fitting(struct di_core *e)
     return best;
 }
 
-static void start(struct di_core *e, int slot, struct request *q)
+static bool start(struct di_core *e, int slot, struct request *q)
 {
     struct slot *s = &e->slots[slot];
-    di_kv_reserve(e->store, slot, q->r.n_prompt + q->r.max_tokens); /* it fits: next_fitting looked */
-    *s = (struct slot){.state = SLOT_RUNNING, .req = q, .generation = s->generation};
+    int64_t total = q->r.n_prompt + q->r.max_tokens;
+    struct di_reuse_start from = {0};
+    if (e->reuse ? !di_reuse_begin(e->reuse, slot, q->tokens, q->n_resume, total, q->r.tenant, &from) : !di_kv_reserve(e->store, slot, total))
+        return false;
+    *s = (struct slot){.state = SLOT_RUNNING, .req = q, .generation = s->generation, .n_rows = from.row, .n_computed = from.row,
+                       .save_at = from.save_at, .replay = from.replay, .page_version = ++e->page_versions};
+    e->stats.lookups += e->reuse != NULL;
+    e->stats.lookup_tokens += e->reuse ? (uint64_t)q->n_resume : 0;
+    e->stats.cached_tokens += (uint64_t)from.row;
+    if (q->r.on_start)
+        q->r.on_start(q->r.ctx, from.row);
     *di_pipeline_lane(e->pipe, slot) = (struct di_lane){.tokens = q->tokens, .n_prompt = q->r.n_prompt, .n_limit = q->r.n_prompt + q->r.max_tokens,
-                                                       .params = &q->r.sampling, .ignore_end = q->r.ignore_end, .key = q->key, .counts = q->counts};
+                                                       .params = &q->r.sampling, .ignore_end = q->r.ignore_end, .key = q->key, .counts = q->counts,
+                                                       .forced = q->r.forced, .n_forced = q->r.n_forced};
     q->seen_resume = q->n_done;
     *served(e, q->r.tenant) += q->r.n_prompt + q->r.max_tokens;
     e->stats.running++;
+    return true;
 }
 
 /* Somebody of a better priority waits and finds no place: the running one of the worst priority that was started last gives way. */
@@ -417,10 +455,11 @@ static void admit(struct di_core *e)
             preempt(e);
             return;
         }
-        struct request *q = *link;
-        *link = q->next;
+        struct request *q = *link, *next = q->next;
+        if (!start(e, slot, q))
+            return;
+        *link = next;
         e->stats.waiting--;
-        start(e, slot, q);
     }
 }
 
@@ -438,6 +477,10 @@ static void build(struct di_core *e, struct di_launch *l)
         const struct request *q = s->req;
         bool prompt = s->n_rows < q->n_resume;
         int64_t left = prompt ? q->n_resume - s->n_rows : s->n_rows < q->r.n_prompt + q->r.max_tokens - 1;
+        if (s->save_at > s->n_rows && s->save_at - s->n_rows < left)
+            left = s->save_at - s->n_rows;
+        if (s->save_at == s->n_rows && s->save_at > 0)
+            continue; /* its state is saved when the launch under way is done, before a later one overwrites the rings */
         int rows = prompt && left > budget ? budget : (int)left;
         if (rows == 0)
             continue;
@@ -447,6 +490,8 @@ static void build(struct di_core *e, struct di_launch *l)
         bool wants = s->n_rows + rows >= q->n_resume;
         l->chunks[l->n_chunks] = (struct di_chunk){i, 0, rows, (int32_t)s->n_rows};
         l->tokens[l->n_chunks] = q->tokens;
+        l->replay[l->n_chunks] = s->replay;
+        di_pipeline_set_pages(e->pipe, l, i, e->store->lease[i].pages, e->store->lease[i].n, s->page_version);
         l->wants_logits[l->n_chunks++] = wants;
         if (wants)
             l->out[l->n_out++] = (struct di_launch_out){.lane = i, .generation = s->generation};
@@ -497,6 +542,33 @@ static void end_all(struct di_core *e, const di_error *err)
     }
 }
 
+/* The rows of a launch that is done can be reused, also those of a request that ended meanwhile. The state is kept at the end of the prompt, where it was
+ * asked for, and at the end (leave). */
+static void enter_computed(struct di_core *e, const struct di_launch *l)
+{
+    for (int k = 0; k < l->n_chunks && e->reuse; k++) {
+        const struct di_chunk *c = &l->chunks[k];
+        struct slot *s = &e->slots[c->slot];
+        if (s->state == SLOT_FREE || c->pos0 != s->n_computed)
+            continue;
+        int64_t before = s->n_computed, now = before + c->n;
+        const struct request *q = s->req;
+        bool computed = now <= q->n_done; /* rows behind an end were dropped, or their token is not known */
+        if (!computed)
+            continue;
+        s->n_computed = now;
+        if (now / DI_BLOCK_TOKENS > before / DI_BLOCK_TOKENS) {
+            di_reuse_computed(e->reuse, c->slot, q->tokens, now);
+            s->page_version = ++e->page_versions;
+        }
+        if (now == s->save_at || now == q->r.n_prompt) {
+            di_reuse_save(e->reuse, c->slot, q->tokens, now, s->n_rows);
+            s->page_version = ++e->page_versions;
+            s->save_at = now == s->save_at ? 0 : s->save_at;
+        }
+    }
+}
+
 /* Wait for a launch and hand its results out. */
 static di_status handle(struct di_core *e, struct di_launch *l, di_error *err)
 {
@@ -512,6 +584,7 @@ static di_status handle(struct di_core *e, struct di_launch *l, di_error *err)
             *err = l->err;
         end_all(e, &l->err);
     } else {
+        enter_computed(e, l);
         for (int i = 0; i < l->n_out; i++)
             take_result(e, &l->out[i]);
     }
@@ -555,6 +628,21 @@ struct di_core_stats di_core_stats(const struct di_core *e)
 {
     struct di_core_stats s = e->stats;
     s.blocks = e->store->n_blocks;
-    s.free_blocks = e->store->n_free;
+    s.free_blocks = di_kv_available(e->store);
+    if (e->reuse) {
+        struct di_prefix_stats p = di_reuse_stats(e->reuse);
+        memcpy(s.miss, p.miss, sizeof s.miss);
+        s.evicted = p.evicted;
+        s.states_saved = p.states_saved;
+        s.states_restored = p.states_restored;
+    }
     return s;
+}
+
+const char *di_core_check_accounts(const struct di_core *e)
+{
+    struct di_block_counts counts;
+    if (!di_block_pool_count(&e->store->pool, &counts))
+        return "the block pool contradicts itself";
+    return e->reuse ? di_reuse_check(e->reuse) : NULL;
 }

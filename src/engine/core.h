@@ -10,6 +10,7 @@
 #define DI_ENGINE_CORE_H
 
 #include "cache/kv_store.h"
+#include "cache/prefix.h"
 #include "engine/sampler.h"
 #include "model/model.h"
 
@@ -18,6 +19,8 @@ struct di_core_config {
     int prefill_chunk;  /* prompt rows a step, at least 1 */
     int64_t context;    /* tokens of one request, prompt and answer; 0 = the model's limit, at most 65,536 */
     int cache_blocks;   /* blocks of 64 tokens in the pool; 0 = enough for max_batch requests of the full context */
+    int states;         /* snapshots of request state for prefix reuse; 0 = none */
+    bool no_reuse;      /* every request computes all of its prompt */
     const uint64_t *banned; /* bit set of ids that are never sampled (spec/encoding.md §1.6), or NULL; borrowed */
 };
 
@@ -29,9 +32,13 @@ struct di_request {
     struct di_sampling_params sampling; /* its lists are copied; end_ids end the answer (the id itself is reported) */
     uint32_t sample;                    /* which of several samples with the same seed, 0 for the first */
     bool ignore_end;                    /* end_ids do not end the answer */
+    const int32_t *forced;              /* [n_forced] the answer's tokens by index, -1 = sampled; copied. For scoring and replay */
+    int64_t n_forced;
     int priority;                       /* lower runs earlier and may take the place of a higher one */
     uint64_t tenant;                    /* requests of one priority are admitted fairly between tenants */
     int64_t deadline_ns;                /* of di_clock_ns; 0 = none. A request that is not over by then ends with DI_END_DEADLINE */
+    /* It was given a place (again, after a preemption): so many tokens of its prompt are reused. May be NULL. */
+    void (*on_start)(void *ctx, int64_t cached);
     /* A token was sampled. Returning false ends the request with DI_END_STOP after this token (a stop string was found). */
     bool (*on_token)(void *ctx, const struct di_sample *token);
     /* The request is over; called exactly once, and nothing of the request is used afterwards. `err` is set with DI_END_ERROR. */
@@ -43,7 +50,10 @@ struct di_core_stats {
     uint64_t steps, prompt_rows, decode_rows, wasted_rows; /* wasted: launched for a request that had ended */
     uint64_t finished, cancelled, failed, preempted;
     uint64_t host_ns, compute_ns, gap_ns; /* time of the engine's thread in steps without waiting; of the worker; idle worker between two launches */
-    int running, waiting, free_blocks, blocks;
+    int running, waiting, free_blocks, blocks; /* free: not held by a request; may be cached */
+    uint64_t lookups, lookup_tokens, cached_tokens; /* prefix reuse: requests that were looked up, their tokens, tokens not computed again */
+    uint64_t miss[DI_MISS_REASONS];                 /* why a lookup ended where it did */
+    uint64_t evicted, states_saved, states_restored;
 };
 
 struct di_core;
@@ -60,10 +70,12 @@ di_status di_core_create(struct di_model *model, const struct di_core_config *co
 /* Something else that computes steps, for tests of scheduling: sizes come from `layout` and `vocab`. */
 struct di_core_null {
     struct di_kv_layout layout;
-    int vocab;
+    int vocab, window, layers;
     int64_t context;
     di_status (*compute)(void *ctx, const struct di_step *step, di_error *err);
     void *ctx;
+    const char *numerics;     /* of the prefix keys: whatever changes bits */
+    uint8_t model_digest[32];
 };
 di_status di_core_create_null(const struct di_core_null *null, const struct di_core_config *config, struct di_core **out, di_error *err);
 void di_core_destroy(struct di_core *e); /* running requests end as cancelled */
@@ -71,6 +83,8 @@ void di_core_destroy(struct di_core *e); /* running requests end as cancelled */
 /* Queue a request. Refused at once, with the reason: an empty prompt, ids outside the vocabulary, prompt + max_tokens beyond the context or the
  * pool, sampling parameters out of range. *id may be NULL. */
 di_status di_core_submit(struct di_core *e, const struct di_request *r, int64_t *id, di_error *err);
+/* The refusals of submit alone. Reads only what never changes: any thread, at any time. */
+di_status di_core_check(const struct di_core *e, const struct di_request *r, di_error *err);
 /* End a request at the next step, in whatever state it is. False if it is not (or no longer) known. */
 bool di_core_cancel(struct di_core *e, int64_t id);
 /* Launch a step, handle the results of the one before. *busy is false when nothing is running, waiting or under way. An error of one request ends that
@@ -79,5 +93,7 @@ di_status di_core_step(struct di_core *e, bool *busy, di_error *err);
 /* Wait for the step under way and handle its results; afterwards nothing is under way and slots of ended requests are free. */
 di_status di_core_flush(struct di_core *e, di_error *err);
 struct di_core_stats di_core_stats(const struct di_core *e);
+/* NULL, or what contradicts in the accounts of blocks and prefixes. O(blocks), for tests. */
+const char *di_core_check_accounts(const struct di_core *e);
 
 #endif

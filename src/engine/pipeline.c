@@ -2,6 +2,7 @@
 
 #include "base/clock.h"
 
+#include <math.h>
 #include <pthread.h>
 #include <signal.h>
 
@@ -9,6 +10,8 @@ struct di_pipeline {
     struct di_pipeline_params params;
     struct di_lane *lanes;
     struct di_launch launches[2];
+    int32_t *page_rows[2];     /* [lanes][pages_per_lane] of each launch */
+    uint64_t *page_version[2]; /* [lanes] */
     uint64_t launched, done; /* numbers; guarded by lock */
     bool ending;
     pthread_mutex_t lock;
@@ -19,6 +22,7 @@ struct di_pipeline {
     struct di_law *law;
     float *logits;
     struct di_chunk *live;
+    struct di_replay *live_replay;
     const int32_t **live_tokens;
     int32_t *logit_rows;
     int *logit_out;
@@ -38,6 +42,7 @@ static int live_chunks(struct di_pipeline *p, struct di_launch *l, int *n_logits
         if (!ended) {
             p->live[n] = l->chunks[i];
             p->live[n].row0 = row;
+            p->live_replay[n] = l->replay[i];
             p->live_tokens[n++] = l->tokens[i];
             row += l->chunks[i].n;
             if (l->wants_logits[i]) {
@@ -58,13 +63,26 @@ static bool is_end(const struct di_lane *lane, int32_t id)
     return false;
 }
 
+static di_status report_forced(const struct di_row *row, size_t vocab, int32_t id, struct di_sample *out, di_error *err)
+{
+    if (row->params->logprobs)
+        return di_row_logprobs(row->logits, vocab, id, (size_t)row->params->top_logprobs, out, err);
+    out->id = id;
+    out->logprob = NAN;
+    out->n_top = 0;
+    return DI_OK;
+}
+
 /* Decide the token at `position` of a lane from its logits. */
 static void sample(struct di_pipeline *p, struct di_launch_out *o, int64_t position, const float *logits)
 {
     struct di_lane *lane = &p->lanes[o->lane];
     struct di_row row = {.logits = logits, .params = lane->params, .counts = lane->counts, .banned = p->params.banned,
                          .n_generated = (uint64_t)(position - lane->n_prompt), .position = (uint64_t)position};
-    o->status = di_sample_row(p->law, &row, lane->key, &o->sample, &o->err);
+    int64_t index = position - lane->n_prompt;
+    int32_t forced = index < lane->n_forced ? lane->forced[index] : -1;
+    o->status = forced >= 0 ? report_forced(&row, (size_t)p->params.vocab, forced, &o->sample, &o->err)
+                            : di_sample_row(p->law, &row, lane->key, &o->sample, &o->err);
     if (o->status != DI_OK) {
         lane->ended = true;
         return;
@@ -81,8 +99,10 @@ static void execute(struct di_pipeline *p, struct di_launch *l)
     l->status = DI_OK;
     l->started_ns = di_clock_ns();
     if (n > 0) {
-        struct di_step step = {.n_chunks = n, .chunks = p->live, .tokens = p->live_tokens, .kv = p->params.kv, .n_logits = n_logits,
+        struct di_step step = {.n_chunks = n, .chunks = p->live, .tokens = p->live_tokens, .replay = p->live_replay, .kv = p->params.kv,
+                               .n_logits = n_logits,
                                .logit_rows = p->logit_rows, .logits = p->logits};
+        step.kv.pages = l->pages;
         l->status = p->params.compute(p->params.ctx, &step, &l->err);
     }
     for (int i = 0, c = 0; i < n_logits && l->status == DI_OK; i++, c++) {
@@ -115,8 +135,18 @@ static void *work(void *arg)
 
 /* ---------------------------------------------------------------- engine's side */
 
-static bool allocate_launch(struct di_launch *l, size_t n)
+static bool allocate_launch(struct di_pipeline *p, int which)
 {
+    struct di_launch *l = &p->launches[which];
+    size_t n = (size_t)p->params.lanes, per_lane = (size_t)p->params.pages_per_lane;
+    l->replay = di_calloc(n, sizeof *l->replay);
+    l->pages = di_calloc(n, sizeof *l->pages);
+    p->page_rows[which] = di_calloc(n * per_lane, sizeof(int32_t));
+    p->page_version[which] = di_calloc(n, sizeof(uint64_t));
+    if (!l->replay || !l->pages || !p->page_rows[which] || !p->page_version[which])
+        return false;
+    for (size_t i = 0; i < n; i++)
+        l->pages[i] = p->page_rows[which] + i * per_lane;
     l->chunks = di_calloc(n, sizeof *l->chunks);
     l->tokens = di_calloc(n, sizeof *l->tokens);
     l->wants_logits = di_calloc(n, sizeof *l->wants_logits);
@@ -129,17 +159,18 @@ static bool allocate(struct di_pipeline *p)
     size_t n = (size_t)p->params.lanes;
     p->lanes = di_calloc(n, sizeof *p->lanes);
     p->live = di_calloc(n, sizeof *p->live);
+    p->live_replay = di_calloc(n, sizeof *p->live_replay);
     p->live_tokens = di_calloc(n, sizeof *p->live_tokens);
     p->logit_rows = di_calloc(n, sizeof *p->logit_rows);
     p->logit_out = di_calloc(n, sizeof *p->logit_out);
     p->logits = di_malloc_aligned(n * (size_t)p->params.vocab * sizeof *p->logits);
-    return p->lanes && p->live && p->live_tokens && p->logit_rows && p->logit_out && p->logits && allocate_launch(&p->launches[0], n) &&
-           allocate_launch(&p->launches[1], n);
+    return p->lanes && p->live && p->live_replay && p->live_tokens && p->logit_rows && p->logit_out && p->logits && allocate_launch(p, 0) &&
+           allocate_launch(p, 1);
 }
 
-uint64_t di_pipeline_bytes(int lanes, int vocab)
+uint64_t di_pipeline_bytes(int lanes, int vocab, int pages_per_lane)
 {
-    uint64_t launch = sizeof(struct di_chunk) + sizeof(int32_t *) + sizeof(bool) + sizeof(struct di_launch_out);
+    uint64_t launch = sizeof(struct di_chunk) + 2 * sizeof(int32_t *) + sizeof(struct di_replay) + (uint64_t)pages_per_lane * sizeof(int32_t) + sizeof(bool) + sizeof(struct di_launch_out);
     uint64_t lane = sizeof(struct di_lane) + sizeof(struct di_chunk) + sizeof(int32_t *) + 2 * sizeof(int32_t) + (uint64_t)vocab * sizeof(float);
     return (uint64_t)lanes * (lane + 2 * launch) + (uint64_t)vocab * 12 + 16384;
 }
@@ -174,8 +205,19 @@ out:
     return status;
 }
 
+void di_pipeline_set_pages(struct di_pipeline *p, struct di_launch *l, int lane, const int32_t *pages, int n, uint64_t version)
+{
+    int which = l == &p->launches[1];
+    if (p->page_version[which][lane] == version)
+        return;
+    p->page_version[which][lane] = version;
+    memcpy(p->page_rows[which] + (size_t)lane * (size_t)p->params.pages_per_lane, pages, (size_t)n * sizeof *pages);
+}
+
 static void free_launch(struct di_launch *l)
 {
+    di_free(l->replay);
+    di_free(l->pages);
     di_free(l->chunks);
     di_free(l->tokens);
     di_free(l->wants_logits);
@@ -200,7 +242,12 @@ void di_pipeline_destroy(struct di_pipeline *p)
     di_law_destroy(p->law);
     di_free(p->lanes);
     di_free(p->live);
+    di_free(p->live_replay);
     di_free(p->live_tokens);
+    for (int i = 0; i < 2; i++) {
+        di_free(p->page_rows[i]);
+        di_free(p->page_version[i]);
+    }
     di_free(p->logit_rows);
     di_free(p->logit_out);
     di_free_aligned(p->logits);

@@ -19,6 +19,8 @@ struct di_lane {
     bool ignore_end;
     uint64_t key;
     struct di_token_counts *counts; /* or NULL */
+    const int32_t *forced;          /* [n_forced] answer by index instead of sampling; -1 = sampled */
+    int64_t n_forced;
     bool ended;                     /* an end id, the limit, or an error: later rows are dropped */
 };
 
@@ -36,6 +38,8 @@ struct di_launch {
     int n_chunks;
     struct di_chunk *chunks;     /* slot = lane; row0 is set by the worker */
     const int32_t **tokens;
+    struct di_replay *replay;    /* [n_chunks] */
+    const int32_t **pages;       /* [lanes] page tables of this launch: the owner may change its own while the launch runs */
     bool *wants_logits;          /* [n_chunks] the chunk's last row is sampled */
     int n_out;                   /* chunks that want logits, in order */
     struct di_launch_out *out;
@@ -50,7 +54,7 @@ struct di_pipeline_params {
     di_status (*compute)(void *ctx, const struct di_step *step, di_error *err);
     void *ctx;
     struct di_kv kv;
-    int lanes, vocab;
+    int lanes, vocab, pages_per_lane;
     const uint64_t *banned; /* or NULL; borrowed */
 };
 
@@ -58,7 +62,9 @@ struct di_pipeline;
 di_status di_pipeline_create(const struct di_pipeline_params *p, struct di_pipeline **out, di_error *err);
 /* Waits for what was launched. NULL is allowed. */
 void di_pipeline_destroy(struct di_pipeline *p);
-uint64_t di_pipeline_bytes(int lanes, int vocab);
+uint64_t di_pipeline_bytes(int lanes, int vocab, int pages_per_lane);
+/* Give a launch the first n entries of a lane's page table. Copies only what differs in version from what the launch's table holds. */
+void di_pipeline_set_pages(struct di_pipeline *p, struct di_launch *l, int lane, const int32_t *pages, int n, uint64_t version);
 struct di_lane *di_pipeline_lane(struct di_pipeline *p, int lane);
 /* The launch to fill next, empty, with its number. Its predecessor but one must have been waited for. */
 struct di_launch *di_pipeline_next(struct di_pipeline *p);

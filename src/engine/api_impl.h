@@ -1,0 +1,89 @@
+/* Inside of a di_engine (deepinfer.h): the core with its model, an inbox of submissions and cancels, an outbox of records.
+ *
+ * Who touches what. `lock` guards everything under "shared". The driver (the thread that is inside step, flush or close) alone touches the core and
+ * the requests that the core knows. What is under "fixed" never changes after opening. */
+#ifndef DI_ENGINE_API_IMPL_H
+#define DI_ENGINE_API_IMPL_H
+
+#include "engine/completion.h"
+
+#include <pthread.h>
+
+struct di_record {
+    di_output out; /* first: the caller's pointer is ours */
+    struct di_record *next;
+    struct di_buf text;
+    di_alternative alternatives[DI_MAX_TOP_LOGPROBS];
+    di_error *error; /* owned, or NULL */
+};
+
+/* One request from submit until the driver has seen its end. */
+struct di_api_request {
+    struct di_api_request *next;        /* inbox, or the driver's list of ended ones */
+    struct di_api_request *next_bucket; /* shared: table by id */
+    struct di_api_request *next_cancel; /* shared: list of cancels */
+    di_engine *engine;
+    di_request_id id;
+    bool cancel; /* shared: asked to end, and in the list of cancels until the driver takes it */
+    struct di_completion *answer;
+    struct di_buf json; /* the request's text; its tree is in `arena` */
+    struct di_arena arena;
+    int32_t *forced;
+    int (*on_output)(void *user, const di_output *output);
+    void *user;
+    struct di_record *last; /* its FINISHED record: there is memory for the end */
+    /* driver */
+    int64_t core_id; /* 0: not in the core */
+    bool muted;      /* the callback wants no more */
+    bool lost;       /* memory for a record ran out: the request ends as an error */
+};
+
+#define DI_API_BUCKETS 1024
+
+struct di_engine {
+    /* fixed */
+    struct di_config config;
+    struct di_text_model text;
+    struct di_model *model;
+    struct di_core *core;
+    struct di_core_config core_config;
+    int64_t context, seed;
+    int n_blocks;
+    char *name;
+    bool has_lock;
+    pthread_mutex_t lock;
+    pthread_cond_t work, output; /* for the driver's thread; for waiting polls */
+
+    /* shared */
+    struct di_api_request *inbox, **inbox_end, *cancels;
+    struct di_api_request *table[DI_API_BUCKETS]; /* requests without a FINISHED record */
+    di_request_id last_id;
+    struct di_record *outbox, **outbox_end, *spare;
+    int64_t n_unread, n_spare;
+    bool driving; /* somebody is inside step, flush or close */
+    bool has_thread, stopping;
+    uint64_t stops;
+    pthread_t thread;
+    di_engine_stats stats;
+
+    /* driver */
+    struct di_api_request *ended;
+    struct di_record scratch; /* of callbacks */
+    bool busy;                /* what the latest step said */
+};
+
+/* api_request.c */
+void di_api_request_destroy(struct di_api_request *r); /* NULL is allowed */
+/* Deliver the FINISHED record of a request that the core does not know (yet). `err` with DI_END_ERROR. */
+void di_api_request_end(struct di_api_request *r, enum di_end end, const di_error *err);
+void di_record_destroy(struct di_record *r); /* NULL is allowed */
+
+/* api_drive.c */
+/* Be the driver of an engine that is being closed: no thread of its own, no step, every request has ended. */
+void di_engine_wind_up(di_engine *e);
+
+/* Copy a caller's struct that begins with its size over one that has the defaults. DI_ERR_INVALID unless `from` was initialised; DI_ERR_UNSUPPORTED
+ * if it sets fields that this version does not know. */
+di_status di_take_struct(void *to, size_t bytes, const void *from, const char *name, di_error *err);
+
+#endif
