@@ -112,7 +112,7 @@ static di_status create(const struct di_core_null *n, const struct di_core_confi
         memcpy(r.model_digest, n->model_digest, sizeof r.model_digest);
         TRY(di_reuse_create(e->store, &r, &e->reuse, err));
     }
-    struct di_pipeline_params p = {.compute = n->compute, .ctx = n->ctx, .kv = di_kv_view(e->store), .lanes = config->max_batch, .vocab = n->vocab,
+    struct di_pipeline_params p = {.compute = n->compute, .ctx = n->ctx, .store = e->store, .lanes = config->max_batch, .vocab = n->vocab,
                                    .pages_per_lane = e->store->pages_per_slot, .banned = config->banned};
     TRY(di_pipeline_create(&p, &e->pipe, err));
     *out = e;
@@ -372,13 +372,15 @@ static struct request **next_fitting(struct di_core *e)
     return best;
 }
 
-static bool start(struct di_core *e, int slot, struct request *q)
+static bool start(struct di_core *e, struct di_launch *l, int slot, struct request *q)
 {
     struct slot *s = &e->slots[slot];
     int64_t total = q->r.n_prompt + q->r.max_tokens;
     struct di_reuse_start from = {0};
     if (e->reuse ? !di_reuse_begin(e->reuse, slot, q->tokens, q->n_resume, total, q->r.tenant, &from) : !di_kv_reserve(e->store, slot, total))
         return false;
+    if (from.copies)
+        l->copies[l->n_copies++] = (struct di_block_copy){from.copy_from, from.copy_to, from.copy_tokens};
     *s = (struct slot){.state = SLOT_RUNNING, .req = q, .generation = s->generation, .n_rows = from.row, .n_computed = from.row,
                        .save_at = from.save_at, .replay = from.replay, .page_version = ++e->page_versions};
     e->stats.lookups += e->reuse != NULL;
@@ -445,7 +447,7 @@ static void sweep(struct di_core *e)
     }
 }
 
-static void admit(struct di_core *e)
+static void admit(struct di_core *e, struct di_launch *l)
 {
     sweep(e);
     while (e->queue) {
@@ -456,7 +458,7 @@ static void admit(struct di_core *e)
             return;
         }
         struct request *q = *link, *next = q->next;
-        if (!start(e, slot, q))
+        if (!start(e, l, slot, q))
             return;
         *link = next;
         e->stats.waiting--;
@@ -546,16 +548,15 @@ static void end_all(struct di_core *e, const di_error *err)
  * asked for, and at the end (leave). */
 static void enter_computed(struct di_core *e, const struct di_launch *l)
 {
-    for (int k = 0; k < l->n_chunks && e->reuse; k++) {
+    for (int k = 0, out = 0; k < l->n_chunks && e->reuse; k++) {
         const struct di_chunk *c = &l->chunks[k];
         struct slot *s = &e->slots[c->slot];
-        if (s->state == SLOT_FREE || c->pos0 != s->n_computed)
+        bool dropped = l->wants_logits[k] && !l->out[out].valid; /* the worker saw the end before */
+        out += l->wants_logits[k];
+        if (dropped || s->state == SLOT_FREE)
             continue;
         int64_t before = s->n_computed, now = before + c->n;
         const struct request *q = s->req;
-        bool computed = now <= q->n_done; /* rows behind an end were dropped, or their token is not known */
-        if (!computed)
-            continue;
         s->n_computed = now;
         if (now / DI_BLOCK_TOKENS > before / DI_BLOCK_TOKENS) {
             di_reuse_computed(e->reuse, c->slot, q->tokens, now);
@@ -597,10 +598,10 @@ di_status di_core_step(struct di_core *e, bool *busy, di_error *err)
     int64_t before = di_clock_ns();
     di_status status = DI_OK;
     struct di_launch *previous = e->under_way, *l = di_pipeline_next(e->pipe);
-    admit(e);
+    admit(e, l);
     build(e, l);
     e->under_way = NULL;
-    if (l->n_chunks > 0) {
+    if (l->n_chunks > 0 || l->n_copies > 0) {
         l->follows = previous != NULL;
         di_pipeline_launch(e->pipe, l);
         e->under_way = l;

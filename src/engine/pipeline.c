@@ -98,8 +98,10 @@ static void execute(struct di_pipeline *p, struct di_launch *l)
     int n_logits, n = live_chunks(p, l, &n_logits);
     l->status = DI_OK;
     l->started_ns = di_clock_ns();
+    for (int i = 0; i < l->n_copies; i++)
+        di_kv_copy_block(p->params.store, l->copies[i].from, l->copies[i].to, l->copies[i].tokens);
     if (n > 0) {
-        struct di_step step = {.n_chunks = n, .chunks = p->live, .tokens = p->live_tokens, .replay = p->live_replay, .kv = p->params.kv,
+        struct di_step step = {.n_chunks = n, .chunks = p->live, .tokens = p->live_tokens, .replay = p->live_replay, .kv = di_kv_view(p->params.store),
                                .n_logits = n_logits,
                                .logit_rows = p->logit_rows, .logits = p->logits};
         step.kv.pages = l->pages;
@@ -140,10 +142,11 @@ static bool allocate_launch(struct di_pipeline *p, int which)
     struct di_launch *l = &p->launches[which];
     size_t n = (size_t)p->params.lanes, per_lane = (size_t)p->params.pages_per_lane;
     l->replay = di_calloc(n, sizeof *l->replay);
+    l->copies = di_calloc(n, sizeof *l->copies);
     l->pages = di_calloc(n, sizeof *l->pages);
     p->page_rows[which] = di_calloc(n * per_lane, sizeof(int32_t));
     p->page_version[which] = di_calloc(n, sizeof(uint64_t));
-    if (!l->replay || !l->pages || !p->page_rows[which] || !p->page_version[which])
+    if (!l->replay || !l->copies || !l->pages || !p->page_rows[which] || !p->page_version[which])
         return false;
     for (size_t i = 0; i < n; i++)
         l->pages[i] = p->page_rows[which] + i * per_lane;
@@ -170,7 +173,7 @@ static bool allocate(struct di_pipeline *p)
 
 uint64_t di_pipeline_bytes(int lanes, int vocab, int pages_per_lane)
 {
-    uint64_t launch = sizeof(struct di_chunk) + 2 * sizeof(int32_t *) + sizeof(struct di_replay) + (uint64_t)pages_per_lane * sizeof(int32_t) + sizeof(bool) + sizeof(struct di_launch_out);
+    uint64_t launch = sizeof(struct di_chunk) + 2 * sizeof(int32_t *) + sizeof(struct di_replay) + sizeof(struct di_block_copy) + (uint64_t)pages_per_lane * sizeof(int32_t) + sizeof(bool) + sizeof(struct di_launch_out);
     uint64_t lane = sizeof(struct di_lane) + sizeof(struct di_chunk) + sizeof(int32_t *) + 2 * sizeof(int32_t) + (uint64_t)vocab * sizeof(float);
     return (uint64_t)lanes * (lane + 2 * launch) + (uint64_t)vocab * 12 + 16384;
 }
@@ -217,6 +220,7 @@ void di_pipeline_set_pages(struct di_pipeline *p, struct di_launch *l, int lane,
 static void free_launch(struct di_launch *l)
 {
     di_free(l->replay);
+    di_free(l->copies);
     di_free(l->pages);
     di_free(l->chunks);
     di_free(l->tokens);
@@ -263,7 +267,7 @@ struct di_launch *di_pipeline_next(struct di_pipeline *p)
 {
     struct di_launch *l = &p->launches[(p->launched + 1) % 2];
     l->number = p->launched + 1;
-    l->n_chunks = l->n_out = 0;
+    l->n_chunks = l->n_out = l->n_copies = 0;
     return l;
 }
 

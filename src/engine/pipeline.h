@@ -6,6 +6,7 @@
 #ifndef DI_ENGINE_PIPELINE_H
 #define DI_ENGINE_PIPELINE_H
 
+#include "cache/kv_store.h"
 #include "engine/sampler.h"
 #include "model/model.h"
 
@@ -33,6 +34,12 @@ struct di_launch_out {
     di_error err;
 };
 
+/* The first `tokens` positions of a block go to another one (copy-on-write of a partly shared block). */
+struct di_block_copy {
+    int32_t from, to;
+    int tokens;
+};
+
 struct di_launch {
     uint64_t number; /* 1, 2, ... */
     int n_chunks;
@@ -41,6 +48,8 @@ struct di_launch {
     struct di_replay *replay;    /* [n_chunks] */
     const int32_t **pages;       /* [lanes] page tables of this launch: the owner may change its own while the launch runs */
     bool *wants_logits;          /* [n_chunks] the chunk's last row is sampled */
+    int n_copies;                /* blocks to copy before the computation, in order; at most one a lane */
+    struct di_block_copy *copies;
     int n_out;                   /* chunks that want logits, in order */
     struct di_launch_out *out;
     di_status status; /* of the whole step */
@@ -53,7 +62,7 @@ struct di_pipeline_params {
     /* Computes a step on the worker's thread; the null model of tests writes some logits and returns. */
     di_status (*compute)(void *ctx, const struct di_step *step, di_error *err);
     void *ctx;
-    struct di_kv kv;
+    struct di_kv_store *store; /* borrowed; the worker touches blocks, rings and tails, never its accounts */
     int lanes, vocab, pages_per_lane;
     const uint64_t *banned; /* or NULL; borrowed */
 };

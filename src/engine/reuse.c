@@ -1,0 +1,114 @@
+#include "engine/reuse.h"
+
+/* The state that a hit needs lies at most so many tokens before the end that was seen: its last row, for the logits. */
+#define ROLLBACK 2
+
+struct di_reuse {
+    struct di_reuse_params p;
+    struct di_kv_store *store;
+    struct di_state_pool *states;
+    struct di_prefix *prefix;
+};
+
+static struct di_state_params state_params(const struct di_kv_layout *l, const struct di_reuse_params *p)
+{
+    return (struct di_state_params){.layout = l, .count = p->states, .window = p->window, .rollback = ROLLBACK};
+}
+
+uint64_t di_reuse_bytes(const struct di_kv_layout *l, int n_blocks, const struct di_reuse_params *p)
+{
+    struct di_state_params sp = state_params(l, p);
+    struct di_prefix_params pp = {.max_tokens = p->max_tokens};
+    return di_prefix_bytes(n_blocks, &pp) + (p->states ? di_state_pool_bytes(&sp) : 0);
+}
+
+di_status di_reuse_create(struct di_kv_store *store, const struct di_reuse_params *p, struct di_reuse **out, di_error *err)
+{
+    di_status status = DI_OK;
+    *out = NULL;
+    struct di_reuse *r = di_calloc(1, sizeof *r);
+    CHECK(r, err, DI_ERR_MEMORY, "", "out of memory for the prefix cache");
+    r->p = *p;
+    r->store = store;
+    if (p->states) {
+        struct di_state_params sp = state_params(&store->layout, p);
+        TRY(di_state_pool_create(&sp, &r->states, err));
+    }
+    struct di_prefix_params pp = {.pool = &store->pool, .states = r->states, .max_tokens = p->max_tokens};
+    TRY(di_prefix_create(&pp, &r->prefix, err));
+    *out = r;
+    r = NULL;
+out:
+    di_reuse_destroy(r);
+    return status;
+}
+
+void di_reuse_destroy(struct di_reuse *r)
+{
+    if (!r)
+        return;
+    if (r->prefix)
+        di_prefix_destroy(r->prefix);
+    di_state_pool_destroy(r->states);
+    di_free(r);
+}
+
+bool di_reuse_begin(struct di_reuse *r, int slot, const int32_t *tokens, int64_t n, int64_t total, uint64_t tenant, struct di_reuse_start *out)
+{
+    struct di_lease *lease = &r->store->lease[slot];
+    struct di_key_root from = {r->p.model_digest, r->p.numerics, &tenant, sizeof tenant};
+    struct di_key_text text = {.tokens = tokens, .n = n};
+    struct di_key root;
+    int pages = di_kv_blocks_for(total);
+    *out = (struct di_reuse_start){0};
+    if (!di_key_of_root(di_prefix_hasher(r->prefix), &from, &root))
+        return di_kv_reserve(r->store, slot, total); /* nothing is looked up, nothing is entered */
+    struct di_match m = di_prefix_match(r->prefix, &root, &text, false);
+    struct di_hit hit = {.n = n, .hit = m.tokens, .resume = m.state >= 0 ? m.resume : 0, .window = r->p.window, .layers = r->p.layers};
+    struct di_hit_plan plan = di_hit_plan(&hit);
+    if (pages > di_kv_available(r->store) + m.n_blocks)
+        return false;
+    struct di_kv kv = di_kv_view(r->store);
+    if (plan.how == DI_RESUME_STATE)
+        di_prefix_restore(r->prefix, &m, &kv, slot);
+    if (!di_prefix_acquire(r->prefix, lease, &root, &text, &m, pages))
+        return false;
+    *out = (struct di_reuse_start){.row = plan.start, .replay = {(int32_t)plan.window_floor, (int32_t)plan.write_from}, .miss = m.miss, .miss_at = m.miss_at};
+    if (m.source >= 0) {
+        out->copies = true;
+        out->copy_from = m.source;
+        out->copy_to = lease->pages[m.n_blocks];
+        out->copy_tokens = m.source_tokens;
+        di_lease_copied(&r->store->pool, lease); /* whoever takes the source writes to it in a later launch than the copy */
+    }
+    r->store->n_free = di_kv_available(r->store);
+    /* G was shared but the rings were not: the next one that comes this way shall find them. Blocks end a prefix that many have in common. */
+    int64_t common = m.tokens - m.tokens % DI_BLOCK_TOKENS;
+    if (r->states && common > plan.start + DI_BLOCK_TOKENS)
+        out->save_at = common;
+    return true;
+}
+
+void di_reuse_computed(struct di_reuse *r, int slot, const int32_t *tokens, int64_t n)
+{
+    struct di_key_text text = {.tokens = tokens, .n = n};
+    di_prefix_publish(r->prefix, &r->store->lease[slot], &text, n, false);
+}
+
+void di_reuse_save(struct di_reuse *r, int slot, const int32_t *tokens, int64_t at, int64_t written)
+{
+    struct di_kv kv = di_kv_view(r->store);
+    struct di_key_text text = {.tokens = tokens, .n = at};
+    struct di_state_from from = {&kv, slot, written, 0};
+    di_prefix_save(r->prefix, &r->store->lease[slot], &text, at, &from);
+}
+
+struct di_prefix_stats di_reuse_stats(const struct di_reuse *r)
+{
+    return di_prefix_stats(r->prefix);
+}
+
+const char *di_reuse_check(const struct di_reuse *r)
+{
+    return di_prefix_check(r->prefix);
+}

@@ -1,0 +1,47 @@
+/* Prefix reuse as the engine uses it: looking a request up, entering what it computed, saving and restoring its state. The rules of the cache are
+ * those of src/cache/prefix.h; this file decides when. */
+#ifndef DI_ENGINE_REUSE_H
+#define DI_ENGINE_REUSE_H
+
+#include "cache/hit_plan.h"
+#include "cache/kv_store.h"
+#include "cache/prefix.h"
+#include "model/model.h"
+
+struct di_reuse_params {
+    int states;                      /* snapshots of request state; 0 = G alone, rings are rebuilt by exact replay */
+    int window, layers;              /* sliding_window, num_hidden_layers */
+    int64_t max_tokens;              /* longest request */
+    uint8_t model_digest[DI_KEY_BYTES];
+    const char *numerics;            /* everything that changes bits, see di_key_root; borrowed */
+};
+
+struct di_reuse;
+di_status di_reuse_create(struct di_kv_store *store, const struct di_reuse_params *p, struct di_reuse **out, di_error *err);
+void di_reuse_destroy(struct di_reuse *r); /* all slots released before; NULL is allowed */
+/* Bytes that create allocates. */
+uint64_t di_reuse_bytes(const struct di_kv_layout *l, int n_blocks, const struct di_reuse_params *p);
+
+/* Where a request starts. */
+struct di_reuse_start {
+    int64_t row;              /* first row to compute: tokens saved */
+    struct di_replay replay;
+    bool copies;              /* the first rows of `copy_to` are to be copied from `copy_from`, ordered before everything launched later */
+    int32_t copy_from, copy_to;
+    int copy_tokens;
+    int64_t save_at;          /* save the state when this row is reached (others share the prefix so far), 0 = not */
+    enum di_miss miss;
+    int64_t miss_at;
+};
+/* Look up tokens[0, n) for `tenant`, give the free slot its pages for `total` tokens, restore its state. False, with nothing changed, if
+ * the pool cannot give the pages now. The slot is named by no launch. */
+bool di_reuse_begin(struct di_reuse *r, int slot, const int32_t *tokens, int64_t n, int64_t total, uint64_t tenant, struct di_reuse_start *out);
+/* Rows [0, n) of a slot are computed: their full blocks can be found from now on. */
+void di_reuse_computed(struct di_reuse *r, int slot, const int32_t *tokens, int64_t n);
+/* Keep the state at row `at`; launches may have written up to `written`. */
+void di_reuse_save(struct di_reuse *r, int slot, const int32_t *tokens, int64_t at, int64_t written);
+struct di_prefix_stats di_reuse_stats(const struct di_reuse *r);
+/* NULL, or what is inconsistent. For tests. */
+const char *di_reuse_check(const struct di_reuse *r);
+
+#endif
