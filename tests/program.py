@@ -55,6 +55,15 @@ def read(path):
         return f.read()
 
 
+def peak_rss(pid):
+    """Peak resident bytes so far. Not ru_maxrss: that begins with the size of the process that forked, this interpreter."""
+    try:
+        found = re.search(rb"VmHWM:\s+(\d+) kB", read(f"/proc/{pid}/status"))
+    except OSError:
+        return 0
+    return int(found.group(1)) * 1024 if found else 0
+
+
 def is_sanitized(binary):
     return b"__asan_init" in read(binary)
 
@@ -90,8 +99,9 @@ class Program:
             source.write(stdin.encode() if isinstance(stdin, str) else stdin)
             source.seek(0)
         p = self.start(args, stdin=source, stdout=out if stdout is None else stdout, stderr=err, **popen)
-        end = time.monotonic() + timeout
+        end, rss = time.monotonic() + timeout, 0
         while True:
+            rss = max(rss, peak_rss(p.pid))
             pid, status, usage = os.wait4(p.pid, os.WNOHANG)
             if pid:
                 break
@@ -102,14 +112,14 @@ class Program:
                 os.kill(p.pid, signal.SIGKILL)
                 _, status, usage = os.wait4(p.pid, 0)
                 break
-            time.sleep(0.002)
+            time.sleep(0.003)
         p.returncode = os.waitstatus_to_exitcode(status)
         texts = []
         for f in (out, err):
             f.seek(0)
             texts.append(f.read())
             f.close()
-        return Result(p.returncode, *texts, usage.ru_maxrss * 1024, usage.ru_utime + usage.ru_stime)
+        return Result(p.returncode, *texts, rss, usage.ru_utime + usage.ru_stime)
 
     def generate(self, requests, *flags, model=NANO, **kwargs):
         """requests: objects, or lines as text or bytes. Results on stdout."""

@@ -14,7 +14,7 @@ struct options {
 };
 
 static const struct di_option table[] = {
-    DI_LOAD_ROWS(struct options, "1"),
+    DI_LOAD_ROWS(struct options, "1", "false"),
     {"ids", DI_OPT_STRING, offsetof(struct options, ids), NULL, 0, 0, NULL, "LIST|FILE",
      "Token ids separated by commas or spaces (brackets allowed), or a file with such a list.", true},
     {"output", DI_OPT_STRING, offsetof(struct options, output), NULL, 0, 0, NULL, "FILE", "safetensors file with the tensor logits [rows, vocab].",
@@ -30,6 +30,7 @@ static di_status parse_list(struct di_str s, struct di_ids *ids, di_error *err)
     char *copy = di_malloc(s.n + 1);
     di_status status = DI_OK;
     CHECK(copy, err, DI_ERR_MEMORY, "ids", "out of memory");
+    CHECK(s.n == 0 || !memchr(s.p, 0, s.n), err, DI_ERR_INVALID, "ids", "the list has a zero byte in it");
     memcpy(copy, s.p, s.n);
     copy[s.n] = 0;
     for (char *p = copy; *p;) {

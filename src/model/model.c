@@ -194,7 +194,8 @@ static di_status load_matrix(void *ctx, int layer, const struct binding *b)
 }
 
 /* A vector used in place. The checkpoint was checked at open, so a missing name is a defect; alignment is not promised by the format, so
- * fp32 tensors at odd offsets are copied. */
+ * fp32 tensors at odd offsets are copied. So are small ones: touching one in the file makes 64 KiB of its neighbours resident. */
+#define SMALL_VECTOR ((size_t)256 << 10)
 static di_status vector(struct di_model *m, di_error *err, const void **out, const char *fmt, int l)
 {
     char name[96];
@@ -203,7 +204,7 @@ static di_status vector(struct di_model *m, di_error *err, const void **out, con
     if (!t)
         return di_fail(err, DI_ERR_NOT_FOUND, name, "the checkpoint has no such tensor");
     *out = t->data;
-    if (t->dtype != DI_DT_F32 || (uintptr_t)t->data % sizeof(float) == 0)
+    if (t->bytes > SMALL_VECTOR && (t->dtype != DI_DT_F32 || (uintptr_t)t->data % sizeof(float) == 0))
         return DI_OK;
     void *copy = di_arena_alloc(&m->arena, t->bytes);
     if (!copy)

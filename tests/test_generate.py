@@ -1,0 +1,269 @@
+#!/usr/bin/env python3
+"""deepinfer generate on the nano model: scores, the same bytes however it runs, sampling fields, --resume, memory.
+
+usage: test_generate.py [--binary build/deepinfer] [--seed 1]
+Scores are compared with those in reference_scores.json beside the model; nothing here depends on what the model says.
+"""
+import argparse
+import json
+import math
+import os
+import random
+import re
+import sys
+
+import program
+from program import NANO, Count, Program, eval_items, read, request_of
+
+SLACK = 2  # items, in all and per kind
+
+
+# ---- scores ----
+
+def numbers(text):
+    return [float(n) for n in re.findall(r"-?\d+(?:\.\d+)?", text.replace(",", ""))]
+
+
+def is_right(check, answer):
+    text, value, kind = answer["text"].strip(), check["value"], check["type"]
+    try:
+        calls = [{"name": c["function"]["name"], "arguments": json.loads(c["function"]["arguments"])} for c in answer["tool_calls"]]
+        if kind == "json":
+            return json.loads(text) == value
+    except ValueError:
+        return False
+    return {"number": lambda: numbers(text)[-1:] == [value],
+            "text": lambda: text == value and not calls,
+            "contains": lambda: value.lower() in text.lower(),
+            "calls": lambda: calls == value,
+            "no_call": lambda: not calls and value.lower() in text.lower()}[kind]()
+
+
+def check_scores(count, prog):
+    items = [i for i in eval_items() if i["kind"] != "image"]
+    with open(os.path.join(NANO, "reference_scores.json"), encoding="utf-8") as f:
+        reference = {k: v for k, v in json.load(f).items() if k != "image"}
+    run = prog.generate([request_of(i) for i in items], "--temperature", 0)
+    answers = run.records() if run.status == 0 else []
+    count.group("eval: all lines answered, in order", [(run.status == 0, run), ([a["id"] for a in answers] == [i["id"] for i in items], "ids")])
+    scores = {}
+    for item, answer in zip(items, answers):
+        score = scores.setdefault(item["kind"], [0, 0])
+        score[0] += is_right(item["check"], answer)
+        score[1] += 1
+    total, want = sum(s[0] for s in scores.values()), sum(v[0] for v in reference.values())
+    print(f"   {total} of {len(items)} right, the reference has {want}")
+    count.group("eval: scores of kinds", [(k in scores and scores[k][1] == v[1] and scores[k][0] >= v[0] - SLACK, (k, scores.get(k), v))
+                                          for k, v in reference.items()])
+    count.group("eval: total", [(abs(total - want) <= SLACK, (total, want))])
+    count.group("eval: length of prompts", [(a["usage"]["prompt_tokens"] == i["prompt_tokens"], i["id"]) for i, a in zip(items, answers)])
+    image = next((i for i in eval_items() if i["kind"] == "image"), None)
+    if image:
+        run = prog.generate([request_of(image), {"prompt": "a", "max_tokens": 1}])
+        first, second = run.records()
+        count.group("eval: an image prompt is an error line", [(run.status == 1 and first["error"]["code"] == "unsupported" and
+                                                               "image" in first["error"]["message"] and "text" in second, run)])
+    return {i["id"]: a for i, a in zip(items, answers)}
+
+
+# ---- the same bytes ----
+
+def short_items(n):
+    items = sorted((i for i in eval_items() if i["kind"] != "image"), key=lambda i: i["prompt_tokens"])
+    return items[:n // 2] + items[len(items) // 2:len(items) // 2 + n - n // 2]
+
+
+def mixed_requests(n=15):
+    variants = [{"temperature": 0}, {"temperature": 1.2, "seed": 5, "top_k": 30}, {"temperature": 0.9, "seed": 6, "top_p": 0.8},
+                {"temperature": 1, "seed": 7, "min_p": 0.05, "frequency_penalty": 0.6},
+                {"temperature": 0.7, "seed": 8, "repetition_penalty": 1.3, "presence_penalty": -0.5, "logprobs": True, "top_logprobs": 3}]
+    return [request_of(i, max_tokens=6 + k % 5 * 5, **variants[k % len(variants)]) for k, i in enumerate(short_items(n))]
+
+
+def check_same_bytes(count, prog):
+    requests = mixed_requests()
+    first = prog.generate(requests, "--context", 2048, "--quiet")
+    runs = [[], ["--threads", 1], ["--threads", 2], ["--max-batch", 1], ["--max-batch", 3], ["--prefill-chunk", 7],
+            ["--prefill-chunk", 7, "--max-batch", 5, "--threads", 1], ["--prefill-chunk", 1000, "--max-batch", 64]]
+    results = [(first.status == 0 and first.err == b"", first)]
+    for flags in runs:
+        again = prog.generate(requests, "--context", 2048, "--quiet", *flags)
+        results.append((again.out == first.out and again.status == 0, (flags, again)))
+    target = prog.path()
+    to_file = prog.generate(requests, "--context", 2048, "--output", target)
+    results.append((to_file.status == 0 and to_file.out == b"" and read(target) == first.out, "with --output"))
+    shuffled = list(reversed(requests))
+    back = prog.generate(shuffled, "--context", 2048)
+    results.append((list(reversed(back.out.split(b"\n")[:-1])) == first.out.split(b"\n")[:-1], "in another order"))
+    count.group("same bytes in every run, thread count, batch, chunk and order", results)
+
+
+# ---- sampling fields ----
+
+PROMPT = {"prompt": "Once upon a time there was a little", "max_tokens": 24}
+
+
+def check_seeds(count, prog):
+    base = [{**PROMPT, "temperature": 1.0, "seed": s} for s in (1, 1, 2, 3)] + [{**PROMPT, "temperature": 0}, {**PROMPT, "temperature": 2, "top_k": 1},
+            {**PROMPT, "temperature": 1.5, "top_p": 1e-9}, {**PROMPT, "temperature": 1.5, "min_p": 1}, {**PROMPT, "temperature": 0, "seed": 77}]
+    a = [r["token_ids"] for r in prog.generate(base).records()]
+    count.group("seeds", [(a[0] == a[1], "same seed"), (a[0] != a[2] and a[2] != a[3], "other seed"), (a[4] == a[5], "top_k 1 is greedy"),
+                          (a[4] == a[6], "tiny top_p is greedy"), (a[4] == a[7], "min_p 1 is greedy"), (a[4] == a[8], "greedy ignores the seed")])
+    with_flags = prog.generate([PROMPT], "--temperature", 1, "--seed", 2).records()
+    line = {**PROMPT, "temperature": 1, "seed": 1}
+    over = prog.generate([line], "--temperature", 0, "--seed", 9, "--max-tokens", 3).records()
+    count.group("flags are defaults of lines", [(with_flags[0]["token_ids"] == a[2], with_flags), (over[0]["token_ids"] == a[0], over)])
+    one = prog.run("generate", "--model", NANO, "--raw", "--prompt", PROMPT["prompt"], "--max-tokens", 24, "--temperature", 0)
+    text = prog.run("generate", "--model", NANO, "--raw", "--prompt", PROMPT["prompt"], "--max-tokens", 24, "--temperature", 0, "--format", "text")
+    count.group("--prompt", [(one.records()[0]["token_ids"] == a[4], one), (text.out.decode() == one.records()[0]["text"] + "\n", text)])
+
+
+def check_endings(count, prog):
+    greedy = {**PROMPT, "temperature": 0}
+    plain = prog.generate([{**greedy, "ignore_eos": True}]).records()[0]
+    ids, text = plain["token_ids"], plain["text"]
+    middle = len(text) // 2
+    spanning = text[middle:middle + 9]  # longer than a token
+    unseen = next((n for n, i in enumerate(ids) if n >= 4 and i not in ids[:n]), len(ids) - 1)
+    cut = text.index(spanning)
+    runs = [{**greedy, "stop": spanning}, {**greedy, "stop": ["\x01never", spanning], "include_stop_str_in_output": True},
+            {**greedy, "stop_token_ids": [ids[unseen]]}, {**greedy, "max_tokens": 1},
+            {**greedy, "stop_token_ids": [ids[unseen]], "min_tokens": unseen + 2}, {**greedy, "stop_token_ids": [ids[unseen]], "ignore_eos": True},
+            {**greedy, "max_completion_tokens": 5, "max_tokens": 9}]
+    got = prog.generate(runs).records()
+    count.group("endings", [
+        (len(ids) == 24 and plain["finish_reason"] == "length", plain),
+        (got[0]["text"] == text[:cut] and got[0]["finish_reason"] == "stop" and got[0]["stop_reason"] == spanning, got[0]),
+        (ids[:len(got[0]["token_ids"])] == got[0]["token_ids"] and len(got[0]["token_ids"]) < 24, got[0]),
+        (got[1]["text"] == text[:cut] + spanning, got[1]),
+        (got[2]["token_ids"] == ids[:unseen + 1] and got[2]["finish_reason"] == "stop", got[2]),
+        (got[3]["token_ids"] == ids[:1] and got[3]["finish_reason"] == "length", got[3]),
+        (ids[unseen] not in got[4]["token_ids"][:unseen + 2] and len(got[4]["token_ids"]) > unseen + 2, got[4]),
+        (got[5]["token_ids"] == ids, got[5]), (got[6]["token_ids"] == ids[:5], got[6])])
+    end = prog.generate([{**greedy, "logit_bias": {"1": 100}}, {**greedy, "logit_bias": {"1": 100}, "min_tokens": 7},
+                         {**greedy, "logit_bias": {"1": 100}, "ignore_eos": True, "max_tokens": 4}]).records()
+    count.group("the end id", [(end[0]["token_ids"] == [1] and end[0]["text"] == "" and end[0]["finish_reason"] == "stop", end[0]),
+                               (len(end[1]["token_ids"]) == 8 and 1 not in end[1]["token_ids"][:7], end[1]),
+                               (end[2]["token_ids"] == [1] * 4 and end[2]["text"] == "" and end[2]["finish_reason"] == "length", end[2])])
+    first = ids[0]
+    bias = prog.generate([{**greedy, "logit_bias": {str(first): -100}}, {**greedy, "logit_bias": {"300": 100}, "max_tokens": 3}]).records()
+    penal = prog.generate([{**greedy, "logit_bias": {"300": 30}}, {**greedy, "logit_bias": {"300": 30}, "presence_penalty": 2, "frequency_penalty": 2},
+                           {**greedy, "logit_bias": {"300": 30}, "repetition_penalty": 50.0}]).records()
+    repeats = [r["token_ids"].count(300) for r in penal]
+    count.group("logit_bias and penalties", [(first not in bias[0]["token_ids"], bias[0]), (bias[1]["token_ids"] == [300] * 3, bias[1]),
+                                             (repeats[1] < repeats[0] and repeats[2] < repeats[0], repeats)])
+
+
+def check_logprobs(count, prog):
+    def entries(r):
+        return [e for part in ("reasoning_content", "content") for e in r["logprobs"][part]]
+    chat = request_of(short_items(1)[0], max_tokens=24)
+    runs = prog.generate([{**PROMPT, "temperature": 0, "logprobs": True, "top_logprobs": 20}, {**PROMPT, "temperature": 1.5, "seed": 3, "logprobs": 5},
+                          {**chat, "logprobs": True, "top_logprobs": 2}, {**PROMPT, "logprobs": True}, PROMPT]).records()
+    greedy, drawn, talk, bare, without = runs
+    results = [("logprobs" not in without, without), (all(e["top_logprobs"] == [] for e in entries(bare)), bare)]
+    for r, n in ((greedy, 20), (drawn, 5), (talk, 2)):
+        rows = entries(r)
+        results.append((len(rows) == len(r["token_ids"]), (len(rows), len(r["token_ids"]))))
+        for e in rows:
+            top = [t["logprob"] for t in e["top_logprobs"]]
+            same = [t["logprob"] for t in e["top_logprobs"] if t["bytes"] == e["bytes"] and t["token"] == e["token"]]
+            results += [(len(top) == n and top == sorted(top, reverse=True), e), (e["logprob"] <= 1e-5 and sum(map(math.exp, top)) <= 1.0001, e),
+                        (not same or e["logprob"] in same, e), (r is drawn or e["logprob"] == top[0] or r is talk, e)]
+    text = b"".join(bytes(e["bytes"]) for e in entries(greedy)[:-1])
+    results.append((greedy["text"].encode().startswith(text[:20]), (greedy["text"], text)))
+    count.group("logprobs", results)
+
+
+def check_formats(count, prog):
+    ask = {"messages": [{"role": "user", "content": "Name a city in json."}], "thinking": {"type": "disabled"}, "max_tokens": 4, "temperature": 0}
+    schema = {"type": "object", "properties": {"city": {"type": "string"}}}
+    tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}
+    rendered = [{"response_format": {"type": "json_object"}}, {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}},
+                {"guided_json": schema}, {"tools": [tool], "tool_choice": "required"}]
+    got = prog.generate([{**ask, **x} for x in rendered] + [ask, {**ask, "response_format": {"type": "text"}}])
+    lines = got.records()
+    count.group("formats that are only shown say so", [(r.get("constrained") is False, r) for r in lines[:4]] +
+                [("constrained" not in r and "text" in r, r) for r in lines[4:]])
+    masks = [({"response_format": {"type": "regex", "regex": "[a-z]+"}}, "regex"), ({"guided_regex": "a"}, "regex"), ({"regex": "a"}, "regex"),
+             ({"guided_grammar": "root ::= \"a\""}, "grammar"), ({"ebnf": "root ::= \"a\""}, "grammar"),
+             ({"structured_outputs": {"choice": ["a", "b"]}}, "choice"), ({"guided_choice": ["a"]}, "choice"), ({"n": 2}, "n"),
+             ({"bad_words": ["x"]}, "bad_words"), ({"allowed_token_ids": [5]}, "allowed_token_ids")]
+    refused = prog.generate([{**ask, **m} for m, _ in masks])
+    count.group("what exists only as a mask is refused by name", [(refused.status == 1, refused)] +
+                [(r.get("error", {}).get("code") == "unsupported" and word in r["error"]["message"], r) for r, (_, word) in zip(refused.records(), masks)])
+
+
+# ---- --resume ----
+
+def check_resume(count, prog, rng):
+    requests = []
+    for k, r in enumerate(mixed_requests(40)):
+        requests += [{**r, "id": f"r{k}"}] + ([b"{broken"] if k % 11 == 3 else []) + ([b""] if k % 7 == 2 else [])
+    source = prog.write(b"".join((json.dumps(r).encode() if isinstance(r, dict) else r) + b"\n" for r in requests))
+    flags = ["generate", "--model", NANO, "--input", source, "--context", 1024, "--max-batch", 3, "--quiet"]
+    whole, target = prog.path(), prog.path()
+    full = prog.run(*flags, "--output", whole)
+    want = read(whole)
+    results, sizes = [(full.status == 1, full)], []
+    goals = [0] + sorted(rng.sample(range(len(want) * 2 // 3), 5))  # bytes of output after which it is killed, and a moment later
+    for goal in goals:
+        moment = rng.uniform(0, 0.1)
+        r = prog.run(*flags, "--output", target, "--resume", kill_if=lambda: os.path.exists(target) and os.path.getsize(target) >= goal, kill_delay=moment)
+        have = read(target)
+        sizes.append(len(have))
+        results.append((r.status in (-9, 1) and want.startswith(have), f"killed at {goal}: the output is no prefix of the undisturbed one"))
+    r = prog.run(*flags, "--output", target, "--resume")
+    results += [(r.status == 1, r), (read(target) == want, "not the same bytes"), (sum(0 < s < len(want) for s in sizes) > 1, f"killed too late: {sizes}")]
+    print(f"   killed at {sizes} of {len(want)} bytes")
+    lines = want.splitlines(keepends=True)
+    damaged = {"empty": b"", "complete": want, "cut in a line": b"".join(lines[:7]) + lines[7][:len(lines[7]) // 2], "one byte missing": want[:-1],
+               "without newline": b"".join(lines[:5])[:-1], "garbage at the end": b"".join(lines[:9]) + b"\0\0\0\0\0\n"}
+    for name, data in damaged.items():
+        path = prog.write(data)
+        r = prog.run(*flags, "--output", path, "--resume")
+        results.append((r.status == 1 and read(path) == want, (name, r)))
+    r = prog.run(*flags, "--resume")
+    results.append((r.status == 2 and b"--output" in r.err, r))
+    r = prog.run("generate", "--model", NANO, "--input", source, "--output", source)
+    results.append((r.status == 2 and read(source).count(b"\n") == len(requests), ("the input must not be overwritten", r)))
+    count.group("--resume", results)
+
+
+# ---- memory ----
+
+def check_memory(count, prog):
+    if prog.sanitized:
+        return
+    long = next(i for i in eval_items() if i["prompt_tokens"] > 1500)
+    requests = [request_of(i, max_tokens=8) for i in short_items(6)] + [request_of(long, max_tokens=8)]
+    results = []
+    for flags in ([], ["--context", 4096, "--max-batch", 1], ["--context", 3000, "--max-batch", 40, "--prefill-chunk", 1024],
+                  ["--max-batch", 4, "--prefill-chunk", 16, "--threads", 1]):
+        r = prog.generate(requests, *flags)
+        plan = re.search(rb"memory plan .*total ([0-9.]+) at most", r.err)
+        total = float(plan.group(1)) * 2 ** 20 if plan else 0
+        print(f"   {' '.join(map(str, flags)) or 'defaults'}: peak {r.rss / 2 ** 20:.1f} MiB of {total / 2 ** 20:.1f} planned")
+        results.append((r.status == 0 and r.rss <= total * 1.05, (flags, r.rss / 2 ** 20, total / 2 ** 20)))
+    count.group("peak memory within the plan", results)
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--binary", default="build/deepinfer")
+    parser.add_argument("--seed", type=int, default=1)
+    args = parser.parse_args()
+    count, prog = Count(), Program(args.binary)
+    check_scores(count, prog)
+    check_same_bytes(count, prog)
+    check_seeds(count, prog)
+    check_endings(count, prog)
+    check_logprobs(count, prog)
+    check_formats(count, prog)
+    check_resume(count, prog, random.Random(args.seed))
+    check_memory(count, prog)
+    return count.finish()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
