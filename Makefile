@@ -13,11 +13,15 @@ define configure_and_build
 	@ninja -C $(1) -j $(JOBS) $(3)
 endef
 
-.PHONY: all build run test test-builds fuzz bench lint format clean help
+.PHONY: all build wheel run test test-builds fuzz bench lint format clean help
 all: build
 
 build:
 	$(call configure_and_build,$(BUILD),-DCMAKE_BUILD_TYPE=Release,deepinfer)
+
+wheel:
+	$(call configure_and_build,$(BUILD),-DCMAKE_BUILD_TYPE=Release,deepinfer_shared)
+	@python3 python/backend.py $(BUILD)/libdeepinfer.so $(BUILD)/wheel
 
 run:
 	@tools/install-deps
@@ -58,6 +62,7 @@ clean:
 
 help:
 	@echo 'make         build $(BUILD)/deepinfer'
+	@echo 'make wheel   build the C library and the Python package: $(BUILD)/libdeepinfer.so, $(BUILD)/wheel/'
 	@echo 'make run     install what is needed, build, let the small model in models/nano answer some prompts'
 	@echo 'make test    install what is needed, run every test in Release, ASan+UBSan and TSan builds'
 	@echo 'make fuzz    run every fuzzer for FUZZ_SECONDS (600); FUZZ=NAME runs one'

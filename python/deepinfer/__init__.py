@@ -1,0 +1,15 @@
+"""deepinfer: exact inference for DeepSeek-V4.1-Flash. LLM for many prompts at once, AsyncLLM for streaming, LLMEngine step by step."""
+from ._library import VERSION as __version__
+from ._library import use_library
+from .args import EngineArgs
+from .async_llm import AsyncLLM
+from .errors import DeepInferError, InvalidError, LimitError, NotFoundError, OutOfMemoryError, UnsupportedError
+from .llm import LLM
+from .llm_engine import LLMEngine
+from .outputs import CompletionOutput, Delta, Logprob, RequestOutput, TokenRecord, ToolCall, Usage
+from .params import SamplingParams
+from .tokenizer import Tokenizer
+
+__all__ = ["LLM", "AsyncLLM", "LLMEngine", "EngineArgs", "SamplingParams", "RequestOutput", "CompletionOutput", "TokenRecord", "Delta", "Logprob",
+           "ToolCall", "Usage", "Tokenizer", "DeepInferError", "InvalidError", "LimitError", "UnsupportedError", "NotFoundError",
+           "OutOfMemoryError", "use_library", "__version__"]

@@ -1,0 +1,349 @@
+"""One di_engine: submitting, driving, and handing each record to the sink of its request."""
+from __future__ import annotations
+
+import ctypes
+import itertools
+import json
+import threading
+from ctypes import byref, c_int, c_int32, c_int64, c_size_t, c_void_p, sizeof
+from typing import Any, Callable, Iterable, Optional, Protocol, Sequence, Union
+
+from . import _library as lib
+from .errors import DeepInferError, InvalidError, make_error
+from .outputs import CompletionOutput, Delta, Logprob, RequestOutput, ToolCall, TokenRecord, Usage
+from .params import SEED_MASK, SamplingParams
+
+Prompt = Union[str, Sequence[int]]
+
+
+class Sink(Protocol):
+    def take(self, out: lib.Output) -> None: ...
+
+
+def ids_array(ids: Iterable[int], name: str) -> "ctypes.Array[c_int32]":
+    try:
+        values = [int(i) for i in ids]
+    except (TypeError, ValueError):
+        raise InvalidError("invalid", "must be a list of token ids", name) from None
+    for place, i in enumerate(values):
+        if not -(1 << 31) <= i < 1 << 31:
+            raise InvalidError("invalid", f"token id {i} at position {place} is no 32-bit number", name)
+    return (c_int32 * max(len(values), 1))(*values)
+
+
+def split_seed(seed: int, number: int) -> int:
+    """Seed of the engine's request `number`: splitmix64."""
+    x = (seed + number * 0x9E3779B97F4A7C15) & (1 << 64) - 1
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        x = ((x ^ x >> shift) * factor) & (1 << 64) - 1
+    return (x ^ x >> 31) & SEED_MASK
+
+
+class Engine:
+    """Submit, cancel, encode, decode and stats: any thread. Stepping: whoever holds `drive`; drive_until takes it for each step, so that any number of
+    threads may wait for their requests at once. With start() a thread of the library drives and one of ours hands records out."""
+
+    def __init__(self, model: str, seed: int = 0, **options: Any) -> None:
+        self.lib = lib.use_library()
+        self.handle: Optional[c_void_p] = None
+        config = lib.EngineConfig()
+        self.lib.di_engine_config_init(byref(config), sizeof(config))
+        config.model = str(model).encode()
+        for name, value in options.items():
+            if value is not None:
+                self._set(config, name, value)
+        if not 0 <= seed <= SEED_MASK:
+            raise InvalidError("invalid", "must be a whole number from 0 to 2^63-1", "seed")
+        handle, err = c_void_p(), lib.Error()
+        self._check(self.lib.di_engine_open(byref(config), byref(handle), byref(err)), err)
+        self.handle, self.seed = handle, seed
+        self.drive = threading.Lock()
+        self.sinks: dict[int, Sink] = {}
+        self.numbers = itertools.count(1)
+        self.reader: Optional[threading.Thread] = None
+        info = lib.ModelInfo()
+        self._check(self.lib.di_engine_info(handle, byref(info), sizeof(info), byref(err)), err)
+        self.info = info
+
+    @staticmethod
+    def _set(config: lib.EngineConfig, name: str, value: Any) -> None:
+        try:
+            setattr(config, name, value.encode() if isinstance(value, str) else int(value))
+        except (TypeError, ValueError):
+            raise InvalidError("invalid", f"{value!r} is not what it takes", name) from None
+
+    def _check(self, status: int, err: lib.Error) -> None:
+        if status:
+            raise self.error(err, status)
+
+    def error(self, err: lib.Error, status: Optional[int] = None) -> DeepInferError:
+        name = self.lib.di_status_name(err.code if status is None else status).decode()
+        return make_error(name, err.message.decode("utf-8", "replace"), err.where.decode("utf-8", "replace"))
+
+    @property
+    def live(self) -> c_void_p:
+        if self.handle is None:
+            raise InvalidError("invalid", "it is closed", "engine")
+        return self.handle
+
+    def close(self) -> None:
+        """Requests at work end as aborted. Not while another thread uses the engine."""
+        if self.handle is not None:
+            self.stop()
+            handle, self.handle = self.handle, None
+            self.lib.di_engine_close(handle)
+
+    def __del__(self) -> None:
+        if getattr(self, "handle", None) is not None:
+            self.close()
+
+    # ---- text
+
+    def encode(self, text: str, control: bool) -> list[int]:
+        data, err, n = text.encode(), lib.Error(), c_size_t()
+        ids = (c_int32 * (len(data) + 1))()
+        self._check(self.lib.di_engine_encode(self.live, data, len(data), control, ids, len(ids), byref(n), byref(err)), err)
+        return list(ids[:n.value])
+
+    def decode(self, ids: Sequence[int]) -> str:
+        array, err, n = ids_array(ids, "ids"), lib.Error(), c_size_t()
+        size = 16 * len(ids) + 256
+        while True:
+            text = ctypes.create_string_buffer(size)
+            self._check(self.lib.di_engine_decode(self.live, array, len(ids), text, size, byref(n), byref(err)), err)
+            if n.value <= size:
+                return text.raw[:n.value].decode()
+            size = n.value
+
+    # ---- requests
+
+    def _sampling(self, p: SamplingParams, seed: int, always_logprobs: bool) -> "tuple[lib.SamplingOptions, list[Any]]":
+        o = lib.SamplingOptions()
+        self.lib.di_sampling_options_init(byref(o), sizeof(o))
+        for name in ("temperature", "top_p", "min_p", "top_k", "repetition_penalty", "presence_penalty", "frequency_penalty"):
+            self._set_number(o, name, getattr(p, name))
+        for name, value in (("seed", seed), ("max_tokens", 0 if p.max_tokens is None else p.max_tokens or 1),
+                            ("min_tokens", max(p.min_tokens, p.first_n_token_no_eos)), ("top_logprobs", p.n_alternatives)):
+            self._set_number(o, name, value)
+        o.ignore_eos, o.logprobs = bool(p.ignore_eos), p.wants_logprobs or always_logprobs
+        o.include_stop, o.show_control = bool(p.include_stop_str_in_output), not p.skip_special_tokens
+        stops = [s.encode() for s in p.stops]
+        stop = (ctypes.c_char_p * max(len(stops), 1))(*stops)
+        stop_ids = ids_array(p.stop_token_ids or (), "stop_token_ids")
+        pairs = list((p.logit_bias or {}).items())
+        bias = (lib.Bias * max(len(pairs), 1))(*[(int(k), float(v)) for k, v in pairs])
+        o.stop, o.n_stop = stop, len(stops)
+        o.stop_ids, o.n_stop_ids = stop_ids, len(p.stop_token_ids or ())
+        o.bias, o.n_bias = bias, len(pairs)
+        return o, [stop, stop_ids, bias]
+
+    @staticmethod
+    def _set_number(o: lib.SamplingOptions, name: str, value: Any) -> None:
+        field = dict(lib.SamplingOptions._fields_)[name]
+        whole = field is not ctypes.c_double
+        if whole and not (isinstance(value, int) and -(1 << 63) <= value < 1 << 63):
+            raise InvalidError("invalid", f"must be a whole number, not {value!r}", name)
+        try:
+            setattr(o, name, value)
+        except TypeError:
+            raise InvalidError("invalid", f"must be a number, not {value!r}", name) from None
+        if whole and getattr(o, name) != value:
+            raise InvalidError("invalid", f"{value} is out of range", name)
+
+    def submit(self, sink: Sink, params: SamplingParams, *, prompt: Optional[Prompt] = None, request: Optional[dict[str, Any]] = None,
+               tenant: int = 0, priority: int = 0, always_logprobs: bool = False) -> int:
+        """Queue a prompt (text or ids) or a chat request; its records go to `sink`. The engine's id of the request."""
+        number = next(self.numbers)
+        seed = params.chosen_seed if params.chosen_seed is not None else split_seed(self.seed, number)
+        s = lib.Submission()
+        self.lib.di_submission_init(byref(s), sizeof(s))
+        keep: list[Any] = []
+        if request is not None:
+            s.json = json.dumps({**params.request_fields(seed), **request}).encode()
+            s.json_bytes = len(s.json)
+        elif isinstance(prompt, str):
+            try:
+                s.text = prompt.encode()
+            except UnicodeEncodeError:
+                raise InvalidError("invalid", "the prompt has characters that are no text (lone surrogates)", "prompt") from None
+            s.text_bytes = len(prompt.encode())
+        else:
+            ids = ids_array(prompt if prompt is not None else (), "prompt_token_ids")
+            s.ids, s.n_ids = ids, len(prompt if prompt is not None else ())
+            keep.append(ids)
+        if request is None:
+            options, more = self._sampling(params, seed, always_logprobs)
+            s.sampling = ctypes.pointer(options)
+            keep += [options, more]
+        if params.golden_token_ids is not None:
+            forced = ids_array(params.golden_token_ids, "golden_token_ids")
+            s.forced, s.n_forced = forced, len(params.golden_token_ids)
+            keep.append(forced)
+        s.tenant, s.priority, s.user = tenant, priority, number
+        rid, err = c_int64(), lib.Error()
+        self.sinks[number] = sink
+        status = self.lib.di_engine_submit(self.live, byref(s), byref(rid), byref(err))
+        if status:
+            del self.sinks[number]
+            raise self.error(err, status)
+        return rid.value
+
+    def cancel(self, request: int) -> bool:
+        return self.handle is not None and bool(self.lib.di_engine_cancel(self.handle, request))
+
+    # ---- driving
+
+    def step(self) -> bool:
+        """One step and its records; holds `drive`. False when nothing is left."""
+        busy, err = c_int(), lib.Error()
+        status = self.lib.di_engine_step(self.live, byref(busy), byref(err))
+        self.hand_out()
+        self._check(status, err)
+        return bool(busy.value)
+
+    def flush(self) -> None:
+        err = lib.Error()
+        status = self.lib.di_engine_flush(self.live, byref(err))
+        self.hand_out()
+        self._check(status, err)
+
+    def drive_until(self, done: Callable[[], bool]) -> None:
+        while not done():
+            with self.drive:
+                if not done():
+                    self.step()
+
+    def hand_out(self) -> None:
+        while self._hand_one(0):
+            pass
+
+    def _hand_one(self, timeout_ms: int) -> bool:
+        out = self.lib.di_engine_poll(self.live, timeout_ms)
+        if not out:
+            return False
+        try:
+            record = out.contents
+            sink = self.sinks.get(record.user) if record.kind != lib.FINISHED else self.sinks.pop(record.user, None)
+            if sink is not None:
+                sink.take(record)
+        finally:
+            self.lib.di_output_free(self.live, out)
+        return True
+
+    def start(self) -> None:
+        err = lib.Error()
+        self._check(self.lib.di_engine_start(self.live, byref(err)), err)
+        self.reader = threading.Thread(target=self._read, name="deepinfer-reader", daemon=True)
+        self.reader.start()
+
+    def _read(self) -> None:
+        while self.reader is not None:
+            self._hand_one(1000)
+
+    def stop(self) -> None:
+        reader, self.reader = self.reader, None
+        if reader is not None:
+            self.lib.di_engine_stop(self.live)
+            reader.join()
+            self.hand_out()
+
+    def stats(self) -> dict[str, int]:
+        s, err = lib.Stats(), lib.Error()
+        self._check(self.lib.di_engine_get_stats(self.live, byref(s), sizeof(s), byref(err)), err)
+        return {name: getattr(s, name) for name, _ in s._fields_}
+
+
+class Collector:
+    """Gathers the records of one request."""
+
+    def __init__(self, engine: Engine, prompt: Any, params: SamplingParams) -> None:
+        self.engine, self.prompt, self.params = engine, prompt, params
+        self.id = 0
+        self.completion = CompletionOutput(logprobs=[] if params.wants_logprobs else None)
+        self.texts: list[str] = []
+        self.reasonings: list[str] = []
+        self.records: list[TokenRecord] = []
+        self.usage = Usage()
+        self.error: Optional[DeepInferError] = None
+        self.finished = False
+
+    def take(self, out: lib.Output) -> None:
+        c = self.completion
+        if out.kind == lib.TOKEN:
+            c.token_ids.append(out.token)
+            self._take_logprobs(out)
+        elif out.kind == lib.TEXT:
+            self.texts.append(text_of(out))
+        elif out.kind == lib.REASONING:
+            self.reasonings.append(text_of(out))
+        elif out.kind == lib.RECOVERED:
+            self.texts, self.reasonings = self.reasonings, []
+        elif out.kind == lib.CALL:
+            c.tool_calls.append(ToolCall(text_of(out), ""))
+        elif out.kind == lib.ARGUMENTS:
+            c.tool_calls[out.index].arguments += text_of(out)
+        elif out.kind == lib.FINISHED:
+            self._finish(out)
+
+    def _take_logprobs(self, out: lib.Output) -> None:
+        c = self.completion
+        if c.logprobs is None:
+            return
+        entry = {out.alternatives[i].id: Logprob(out.alternatives[i].logprob, i + 1) for i in range(out.n_alternatives)}
+        entry.setdefault(out.token, Logprob(out.logprob))
+        c.logprobs.append(entry)
+        c.cumulative_logprob = (c.cumulative_logprob or 0.0) + out.logprob
+
+    def _finish(self, out: lib.Output) -> None:
+        c = self.completion
+        c.text, c.reasoning = "".join(self.texts), "".join(self.reasonings)
+        c.finish_reason = self.engine.lib.di_end_reason_name(out.reason).decode()
+        if out.stop_index >= 0:
+            c.stop_reason = self.params.stops[out.stop_index]
+        elif c.finish_reason == "stop" and out.token in (self.params.stop_token_ids or ()):
+            c.stop_reason = out.token
+        self.usage = Usage(out.prompt_tokens, out.completion_tokens, out.reasoning_tokens, out.cached_tokens)
+        if out.error:
+            self.error = self.engine.error(out.error.contents)
+        self.finished = True
+
+    def result(self) -> RequestOutput:
+        if self.error is not None:
+            raise self.error
+        return RequestOutput(self.id, self.prompt, self.completion, self.usage)
+
+
+class RecordCollector(Collector):
+    """Also keeps one record per token, as DeepInfer's users know them."""
+
+    def __init__(self, engine: Engine, name: Any, prompt: Sequence[int], params: SamplingParams, prompt_len: int) -> None:
+        super().__init__(engine, prompt, params)
+        self.name, self.prompt_len = name, prompt_len
+
+    def take(self, out: lib.Output) -> None:
+        super().take(out)
+        if out.kind == lib.TOKEN:
+            alternatives = [out.alternatives[i] for i in range(out.n_alternatives)]
+            self.records.append(TokenRecord(self.name, self.prompt_len, out.token, len(self.completion.token_ids), out.logprob,
+                                            [a.logprob for a in alternatives], [a.id for a in alternatives]))
+        elif out.kind == lib.FINISHED:
+            if not self.records or self.completion.finish_reason not in ("stop", "length", "tool_calls"):
+                self.records.append(TokenRecord(self.name, self.prompt_len, -1, len(self.completion.token_ids)))
+            self.records[-1].finished, self.records[-1].finish_reason = True, self.completion.finish_reason
+            for record in self.records:
+                record.prompt_len = self.usage.prompt_tokens
+
+
+def text_of(out: lib.Output) -> str:
+    return ctypes.string_at(out.text, out.text_bytes).decode() if out.text_bytes else ""
+
+
+def delta_of(out: lib.Output) -> Delta:
+    d = Delta()
+    if out.kind == lib.TOKEN:
+        d.token_ids.append(out.token)
+    elif out.kind == lib.TEXT:
+        d.text = text_of(out)
+    elif out.kind == lib.REASONING:
+        d.reasoning = text_of(out)
+    return d

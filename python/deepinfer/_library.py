@@ -1,0 +1,120 @@
+"""libdeepinfer.so through ctypes: the structs and functions of deepinfer.h, in its order."""
+from __future__ import annotations
+
+import ctypes
+import pathlib
+from ctypes import (CDLL, CFUNCTYPE, POINTER, Structure, c_char, c_char_p, c_double, c_float, c_int, c_int32, c_int64, c_size_t, c_uint32,
+                    c_uint64, c_void_p)
+from typing import Optional
+
+VERSION = "0.1.0"
+SONAME = "libdeepinfer.so.0"
+
+Progress = CFUNCTYPE(None, c_void_p, c_uint64, c_uint64)
+
+
+class Error(Structure):
+    _fields_ = [("code", c_int), ("message", c_char * 480), ("where", c_char * 160)]
+
+
+class EngineConfig(Structure):
+    _fields_ = [("size", c_size_t), ("model", c_char_p), ("isa", c_char_p), ("numerics", c_char_p), ("threads", c_int32),
+                ("max_batch", c_int32), ("prefill_chunk", c_int32), ("cache_blocks", c_int32), ("context", c_int64), ("seed", c_int64),
+                ("progress", Progress), ("progress_context", c_void_p)]
+
+
+class MemoryPlan(Structure):
+    _fields_ = [(name, c_uint64) for name in ("weights_packed", "weights_mapped", "cache", "activations", "scratch", "total")]
+    _fields_.append(("context", c_int64))
+
+
+class ModelInfo(Structure):
+    _fields_ = [("name", c_char_p), ("context", c_int64), ("vocab_size", c_int32), ("bos_id", c_int32), ("eos_id", c_int32),
+                ("pad_id", c_int32), ("max_batch", c_int32), ("cache_blocks", c_int32)]
+
+
+class Bias(Structure):
+    _fields_ = [("id", c_int32), ("value", c_float)]
+
+
+class SamplingOptions(Structure):
+    _fields_ = [("size", c_size_t), ("temperature", c_double), ("top_p", c_double), ("min_p", c_double), ("top_k", c_int64),
+                ("repetition_penalty", c_double), ("presence_penalty", c_double), ("frequency_penalty", c_double), ("seed", c_int64),
+                ("max_tokens", c_int64), ("min_tokens", c_int64), ("ignore_eos", c_int32), ("logprobs", c_int32), ("top_logprobs", c_int32),
+                ("include_stop", c_int32), ("show_control", c_int32), ("stop", POINTER(c_char_p)), ("n_stop", c_size_t),
+                ("stop_ids", POINTER(c_int32)), ("n_stop_ids", c_size_t), ("bias", POINTER(Bias)), ("n_bias", c_size_t)]
+
+
+TOKEN, TEXT, REASONING, CALL, ARGUMENTS, RECOVERED, FINISHED = range(1, 8)
+
+
+class Alternative(Structure):
+    _fields_ = [("id", c_int32), ("logprob", c_float)]
+
+
+class Output(Structure):
+    _fields_ = [("request", c_int64), ("user", c_void_p), ("kind", c_int), ("token", c_int32), ("index", c_int64), ("logprob", c_float),
+                ("n_alternatives", c_uint32), ("alternatives", POINTER(Alternative)), ("text", c_void_p), ("text_bytes", c_size_t),
+                ("reason", c_int), ("stop_index", c_int32), ("prompt_tokens", c_int64), ("completion_tokens", c_int64),
+                ("reasoning_tokens", c_int64), ("cached_tokens", c_int64), ("error", POINTER(Error))]
+
+
+class Submission(Structure):
+    _fields_ = [("size", c_size_t), ("text", c_char_p), ("text_bytes", c_size_t), ("ids", POINTER(c_int32)), ("n_ids", c_size_t),
+                ("json", c_char_p), ("json_bytes", c_size_t), ("protocol", c_char_p), ("sampling", POINTER(SamplingOptions)),
+                ("forced", POINTER(c_int32)), ("n_forced", c_size_t), ("priority", c_int32), ("tenant", c_uint64), ("deadline_ms", c_int64),
+                ("on_output", c_void_p), ("user", c_void_p)]
+
+
+class Stats(Structure):
+    _fields_ = [(name, c_uint64) for name in ("steps", "prompt_rows", "decode_rows", "wasted_rows", "submitted", "refused", "finished",
+                                              "cancelled", "failed", "preempted", "host_ns", "compute_ns", "gap_ns")]
+    _fields_ += [(name, c_int32) for name in ("running", "waiting", "free_blocks", "blocks")] + [("unread", c_int64)]
+
+
+_FUNCTIONS = {
+    "di_version": (c_char_p, []),
+    "di_status_name": (c_char_p, [c_int]),
+    "di_end_reason_name": (c_char_p, [c_int]),
+    "di_engine_config_init": (None, [POINTER(EngineConfig), c_size_t]),
+    "di_sampling_options_init": (None, [POINTER(SamplingOptions), c_size_t]),
+    "di_submission_init": (None, [POINTER(Submission), c_size_t]),
+    "di_engine_plan": (c_int, [POINTER(EngineConfig), POINTER(MemoryPlan), c_size_t, POINTER(Error)]),
+    "di_engine_open": (c_int, [POINTER(EngineConfig), POINTER(c_void_p), POINTER(Error)]),
+    "di_engine_close": (None, [c_void_p]),
+    "di_engine_info": (c_int, [c_void_p, POINTER(ModelInfo), c_size_t, POINTER(Error)]),
+    "di_engine_encode": (c_int, [c_void_p, c_char_p, c_size_t, c_int, POINTER(c_int32), c_size_t, POINTER(c_size_t), POINTER(Error)]),
+    "di_engine_decode": (c_int, [c_void_p, POINTER(c_int32), c_size_t, c_void_p, c_size_t, POINTER(c_size_t), POINTER(Error)]),
+    "di_engine_submit": (c_int, [c_void_p, POINTER(Submission), POINTER(c_int64), POINTER(Error)]),
+    "di_engine_cancel": (c_int, [c_void_p, c_int64]),
+    "di_engine_step": (c_int, [c_void_p, POINTER(c_int), POINTER(Error)]),
+    "di_engine_flush": (c_int, [c_void_p, POINTER(Error)]),
+    "di_engine_start": (c_int, [c_void_p, POINTER(Error)]),
+    "di_engine_stop": (None, [c_void_p]),
+    "di_engine_poll": (POINTER(Output), [c_void_p, c_int64]),
+    "di_output_free": (None, [c_void_p, POINTER(Output)]),
+    "di_engine_get_stats": (c_int, [c_void_p, POINTER(Stats), c_size_t, POINTER(Error)]),
+}
+
+_loaded: Optional[CDLL] = None
+
+
+def use_library(path: "str | pathlib.Path | None" = None) -> CDLL:
+    """Load the library from `path`. Without it: the one inside the package, then the one of a source tree's build/. The first one stays."""
+    global _loaded
+    if _loaded is not None:
+        return _loaded
+    here = pathlib.Path(__file__).resolve().parent
+    places = [pathlib.Path(path)] if path else [here / SONAME, here.parent.parent / "build" / "libdeepinfer.so"]
+    found = next((p for p in places if p.exists()), None)
+    if found is None:
+        raise ImportError(f"{places[-1]} does not exist: `make wheel` builds it, or install the wheel")
+    library = ctypes.CDLL(str(found))
+    for name, (result, arguments) in _FUNCTIONS.items():
+        function = getattr(library, name)
+        function.restype, function.argtypes = result, arguments
+    version = library.di_version().decode()
+    if version.split(".")[:2] != VERSION.split(".")[:2]:
+        raise ImportError(f"{found} has version {version}, the package {VERSION}")
+    _loaded = library
+    return library

@@ -1,0 +1,44 @@
+"""Errors of the engine as exceptions: the sentence is the engine's, `code` its status and `where` the field, file or position."""
+from __future__ import annotations
+
+
+class DeepInferError(Exception):
+    def __init__(self, code: str, message: str, where: str = "") -> None:
+        super().__init__(message)
+        self.code, self.message, self.where = code, message, where
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.message}" if self.where else self.message
+
+
+class InvalidError(DeepInferError, ValueError):
+    """An argument, option or request is wrong."""
+
+
+class LimitError(InvalidError):
+    """It would exceed the context, the cache or another limit."""
+
+
+class UnsupportedError(DeepInferError, NotImplementedError):
+    """Well-formed, but this version or model cannot do it."""
+
+
+class NotFoundError(DeepInferError, LookupError):
+    """A file or name does not exist."""
+
+
+class OutOfMemoryError(DeepInferError, MemoryError):
+    pass
+
+
+BY_NAME: dict[str, type[DeepInferError]] = {
+    "invalid": InvalidError,
+    "limit": LimitError,
+    "unsupported": UnsupportedError,
+    "not_found": NotFoundError,
+    "memory": OutOfMemoryError,
+}
+
+
+def make_error(code: str, message: str, where: str) -> DeepInferError:
+    return BY_NAME.get(code, DeepInferError)(code, message, where)

@@ -1,0 +1,99 @@
+"""The engine step by step, in DeepInfer's shape: add requests, step, read one record per emitted token."""
+from __future__ import annotations
+
+import dataclasses
+import zlib
+from typing import Any, Iterable, Optional, Sequence, Union
+
+from ._engine import Engine, RecordCollector
+from .args import EngineArgs, engine_options
+from .errors import InvalidError, UnsupportedError
+from .llm import as_ids
+from .outputs import TokenRecord
+from .params import SamplingParams
+from .tokenizer import Tokenizer
+
+
+class LLMEngine:
+    """One thread at a time may use it. step launches step N and returns the records of step N-1, which computed meanwhile."""
+
+    def __init__(self, model: str, *, seed: int = 0, **engine_args: Any) -> None:
+        self.engine = Engine(model, seed, **engine_options(model, engine_args))
+        self._requests: dict[Any, RecordCollector] = {}
+
+    @classmethod
+    def from_engine_args(cls, args: EngineArgs) -> "LLMEngine":
+        given = {f.name: getattr(args, f.name) for f in dataclasses.fields(args)}
+        return cls(given.pop("model"), seed=given.pop("seed"), **given)
+
+    def add_request(self, user_id: Any, request_id: Any, sampling_params: SamplingParams, prompt_token_ids: Sequence[int],
+                    multi_modal_data: Any = None, arrival_time: Optional[float] = None, extra: Any = None, enqueue: bool = True,
+                    chunk_checkpoints: Any = None) -> Any:
+        """Queue a request; returns its request_id. An invalid one is an exception, never a silent loss. Requests of one user_id share a fair turn.
+        arrival_time and extra are not looked at."""
+        if multi_modal_data:
+            raise UnsupportedError("unsupported", "images are not supported by this version", "multi_modal_data")
+        if not enqueue:
+            raise UnsupportedError("unsupported", "a request that somebody else schedules is not supported", "enqueue")
+        if chunk_checkpoints:
+            raise UnsupportedError("unsupported", "is not supported by this version", "chunk_checkpoints")
+        if request_id in self._requests:
+            raise InvalidError("invalid", f"a request {request_id!r} is at work already", "request_id")
+        ids = as_ids(prompt_token_ids)
+        sink = RecordCollector(self.engine, request_id, ids, sampling_params, len(ids))
+        sink.id = self.engine.submit(sink, sampling_params, prompt=ids, tenant=zlib.crc32(repr(user_id).encode()), always_logprobs=True)
+        self._requests[request_id] = sink
+        return request_id
+
+    def abort_request(self, request_ids: "Union[Any, Iterable[Any]]") -> "tuple[int, int]":
+        """End requests at once: no further record of them comes. How many were at work, and the tokens they had emitted. Unknown ids are ignored."""
+        many = isinstance(request_ids, (list, tuple, set, frozenset))
+        count = tokens = 0
+        for name in request_ids if many else [request_ids]:
+            sink = self._requests.pop(name, None)
+            if sink is not None:
+                self.engine.cancel(sink.id)
+                count += 1
+                tokens += len(sink.completion.token_ids)
+        return count, tokens
+
+    def step(self) -> list[TokenRecord]:
+        with self.engine.drive:
+            self.engine.step()
+        return self._records()
+
+    def flush_inflight_reqs(self) -> list[TokenRecord]:
+        """Wait for the step under way; its records. Slots of ended requests are free afterwards."""
+        with self.engine.drive:
+            self.engine.flush()
+        return self._records()
+
+    def _records(self) -> list[TokenRecord]:
+        records: list[TokenRecord] = []
+        for name, sink in list(self._requests.items()):
+            records += sink.records
+            sink.records = []
+            if sink.finished:
+                del self._requests[name]
+        return records
+
+    def has_unfinished_requests(self) -> bool:
+        return bool(self._requests)
+
+    def get_num_unfinished_requests(self) -> int:
+        return len(self._requests)
+
+    def get_tokenizer(self) -> Tokenizer:
+        return Tokenizer(self.engine)
+
+    def stats(self) -> dict[str, int]:
+        return self.engine.stats()
+
+    def close(self) -> None:
+        self.engine.close()
+
+    def __enter__(self) -> "LLMEngine":
+        return self
+
+    def __exit__(self, *exc: Any) -> None:
+        self.close()
