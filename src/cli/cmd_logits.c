@@ -14,7 +14,7 @@ struct options {
 };
 
 static const struct di_option table[] = {
-    DI_LOAD_ROWS(struct options, "1", "false"),
+    DI_LOAD_ROWS(struct options, "1"),
     {"ids", DI_OPT_STRING, offsetof(struct options, ids), NULL, 0, 0, NULL, "LIST|FILE",
      "Token ids separated by commas or spaces (brackets allowed), or a file with such a list.", true},
     {"output", DI_OPT_STRING, offsetof(struct options, output), NULL, 0, 0, NULL, "FILE", "safetensors file with the tensor logits [rows, vocab].",
