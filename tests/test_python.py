@@ -122,6 +122,7 @@ def bad_arguments(count, llm):
         refused(UnsupportedError, "prompt_logprobs", gen(prompt_logprobs=1)), refused(UnsupportedError, "n", gen(n=2)),
         refused(LimitError, "maximum context length", gen(max_tokens=5000)), refused(InvalidError, "prompt", gen("")),
         refused(InvalidError, "prompt", gen("\ud800")), refused(InvalidError, "stop", gen(stop=[""])),
+        refused(InvalidError, "logit_bias", gen(logit_bias={"x": 1})), refused(InvalidError, "logit_bias", gen(logit_bias={-4: 1})),
         refused(InvalidError, "position 2", lambda: llm.generate(prompt_token_ids=[[5, 6, 1 << 22]], **quiet)),
         refused(InvalidError, "prompt 1", lambda: llm.generate(prompt_token_ids=[[5, 6], [-7]], **quiet)),
         refused(InvalidError, "prompts", lambda: llm.generate(**quiet)), refused(InvalidError, "sampling_params", lambda: llm.generate(["a", "b"], [SamplingParams()])),

@@ -6,7 +6,7 @@ import itertools
 import json
 import threading
 from ctypes import byref, c_int, c_int32, c_int64, c_size_t, c_void_p, sizeof
-from typing import Any, Callable, Iterable, Optional, Protocol, Sequence, Union
+from typing import Any, Callable, Iterable, Mapping, Optional, Protocol, Sequence, Union
 
 from . import _library as lib
 from .errors import DeepInferError, InvalidError, make_error
@@ -29,6 +29,13 @@ def ids_array(ids: Iterable[int], name: str) -> "ctypes.Array[c_int32]":
         if not -(1 << 31) <= i < 1 << 31:
             raise InvalidError("invalid", f"token id {i} at position {place} is no 32-bit number", name)
     return (c_int32 * max(len(values), 1))(*values)
+
+
+def bias_list(bias: "Mapping[int, float]") -> "list[lib.Bias]":
+    try:
+        return [lib.Bias(int(k), float(v)) for k, v in bias.items()]
+    except (AttributeError, TypeError, ValueError):
+        raise InvalidError("invalid", "must be a mapping from token ids to numbers", "logit_bias") from None
 
 
 def split_seed(seed: int, number: int) -> int:
@@ -130,8 +137,8 @@ class Engine:
         stops = [s.encode() for s in p.stops]
         stop = (ctypes.c_char_p * max(len(stops), 1))(*stops)
         stop_ids = ids_array(p.stop_token_ids or (), "stop_token_ids")
-        pairs = list((p.logit_bias or {}).items())
-        bias = (lib.Bias * max(len(pairs), 1))(*[(int(k), float(v)) for k, v in pairs])
+        pairs = bias_list(p.logit_bias or {})
+        bias = (lib.Bias * max(len(pairs), 1))(*pairs)
         o.stop, o.n_stop = stop, len(stops)
         o.stop_ids, o.n_stop_ids = stop_ids, len(p.stop_token_ids or ())
         o.bias, o.n_bias = bias, len(pairs)
@@ -139,8 +146,7 @@ class Engine:
 
     @staticmethod
     def _set_number(o: lib.SamplingOptions, name: str, value: Any) -> None:
-        field = dict(lib.SamplingOptions._fields_)[name]
-        whole = field is not ctypes.c_double
+        whole = isinstance(getattr(o, name), int)
         if whole and not (isinstance(value, int) and -(1 << 63) <= value < 1 << 63):
             raise InvalidError("invalid", f"must be a whole number, not {value!r}", name)
         try:
@@ -250,7 +256,7 @@ class Engine:
     def stats(self) -> dict[str, int]:
         s, err = lib.Stats(), lib.Error()
         self._check(self.lib.di_engine_get_stats(self.live, byref(s), sizeof(s), byref(err)), err)
-        return {name: getattr(s, name) for name, _ in s._fields_}
+        return {field[0]: getattr(s, field[0]) for field in s._fields_}
 
 
 class Collector:
@@ -316,7 +322,7 @@ class Collector:
 class RecordCollector(Collector):
     """Also keeps one record per token, as DeepInfer's users know them."""
 
-    def __init__(self, engine: Engine, name: Any, prompt: Sequence[int], params: SamplingParams, prompt_len: int) -> None:
+    def __init__(self, engine: Engine, name: Any, prompt: Prompt, params: SamplingParams, prompt_len: int) -> None:
         super().__init__(engine, prompt, params)
         self.name, self.prompt_len = name, prompt_len
 

@@ -10,7 +10,10 @@ class Tokenizer:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         info = engine.info
-        self.bos_token_id, self.eos_token_id, self.pad_token_id, self.vocab_size = info.bos_id, info.eos_id, info.pad_id, info.vocab_size
+        self.bos_token_id: int = info.bos_id
+        self.eos_token_id: int = info.eos_id
+        self.pad_token_id: int = info.pad_id
+        self.vocab_size: int = info.vocab_size
         self._control: dict[int, bool] = {}
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
