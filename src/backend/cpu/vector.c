@@ -17,7 +17,7 @@ static size_t max2(size_t a, size_t b)
 struct di_cpu_scratch di_cpu_vector_scratch(const struct di_backend_params *p, enum di_cpu_isa isa, int threads)
 {
     const struct di_config *c = p->config;
-    int heads = c->num_attention_heads, d = c->head_dim, keys = c->sliding_window + c->index_topk;
+    int heads = c->num_attention_heads, d = c->head_dim;
     struct di_cpu_scratch s = {0, 0};
     if (isa == DI_ISA_REF)
         return s;
@@ -31,9 +31,9 @@ struct di_cpu_scratch di_cpu_vector_scratch(const struct di_backend_params *p, e
     index_take(&index_thread, c->index_n_heads, c->index_head_dim, c->index_topk, c->candidate_topk_blocks);
 
     struct vec_arena att = {0}, att_thread = {0};
-    att_row_take(&att, heads, d, keys);
+    att_row_take(&att, heads, d, c->sliding_window, c->index_topk);
     att_tile_take(&att_thread, heads);
-    att_row_take(&att_thread, heads, d, keys);
+    att_row_take(&att_thread, heads, d, c->sliding_window, c->index_topk);
 
     struct vec_arena row = {0}; /* one cache row before packing */
     vec_take(&row, (size_t)(d > c->index_head_dim ? d : c->index_head_dim), sizeof(float));

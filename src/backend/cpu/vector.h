@@ -106,21 +106,31 @@ static inline struct index_merge index_merge_take(struct vec_arena *a, int topk,
     return g;
 }
 
-/* attention: what belongs to one query row (in shared if all threads work on it), and what belongs to a thread. */
+/* attention: what belongs to one query row (in shared if all threads work on it), and what belongs to a thread. Models with few heads fill the
+ * lanes with up to ATT_ROWS consecutive rows of a chunk, over the union of their keys. */
 #define ATT_KEYS 64 /* keys of a tile */
 #define ATT_CHAN 64 /* channels of a tile: 16 KB of decoded fp32, in L1 */
+#define ATT_ROWS 4
 struct att_row {
-    int lanes, chans;  /* heads padded to 16, channel blocks */
+    int lanes, chans;  /* rows * heads padded to 16, channel blocks */
+    int rows, heads;   /* lane = row * heads + head */
     int count, window; /* keys, and how many of them are window rows (first) */
     const uint8_t **key;
-    float *q;   /* [chans][ATT_CHAN][lanes] transposed query */
-    float *s;   /* [count, padded to 4][lanes] scores, then e^(s - max) */
-    float *inv; /* [lanes] 1 / denominator */
+    uint8_t *who; /* [count] bit i: row i has the key */
+    float *q;     /* [chans][ATT_CHAN][lanes] transposed query */
+    float *s;     /* [count, padded to 4][lanes] scores, then e^(s - max) */
+    float *inv;   /* [lanes] 1 / denominator */
 };
-static inline struct att_row att_row_take(struct vec_arena *a, int heads, int d, int most_keys)
+static inline int att_rows(int heads)
 {
-    struct att_row r = {.lanes = (int)vec_up(heads, 16), .chans = (int)(vec_up(d, ATT_CHAN) / ATT_CHAN)};
+    return heads > 8 ? 1 : 16 / heads < ATT_ROWS ? 16 / heads : ATT_ROWS;
+}
+static inline struct att_row att_row_take(struct vec_arena *a, int heads, int d, int window, int topk)
+{
+    struct att_row r = {.lanes = (int)vec_up(heads, 16), .chans = (int)(vec_up(d, ATT_CHAN) / ATT_CHAN), .rows = 1, .heads = heads};
+    int rows = att_rows(heads), most_keys = window + rows - 1 + rows * topk;
     r.key = vec_take(a, (size_t)most_keys, sizeof *r.key);
+    r.who = vec_take(a, (size_t)most_keys, 1);
     r.q = vec_take(a, (size_t)r.chans * ATT_CHAN * (size_t)r.lanes, sizeof(float));
     r.s = vec_take(a, vec_up(most_keys, 4) * (size_t)r.lanes, sizeof(float));
     r.inv = vec_take(a, (size_t)r.lanes, sizeof(float));

@@ -4,6 +4,7 @@
  *   scores   lanes = heads: s[key][head] += k[key][c] * q[c][head] over ascending channels; tiles of 64 keys x 64 channels
  *   softmax  lanes = heads: maximum over all keys, then e^(s - max) and their sum in list order, the sink first
  *   output   lanes = channels: o[head][c] += p[key][head] * v[key][c] over the keys in list order
+ * With few heads (att_rows) the lanes are the heads of several consecutive rows over the union of their keys; a key that a row lacks gets weight 0.
  * Keys are decoded to fp32 (exact) a tile at a time, once for the scores and once for the output: 6 % of the arithmetic. No sum is ever
  * divided, so whether one thread does a row or all threads share it (keys, then heads, then channels) the bits are the same. */
 #ifndef DI_BACKEND_CPU_VECTOR_ATTENTION_H
@@ -13,8 +14,10 @@
 
 #ifdef __AVX512F__
 #define ATT_VECS 4 /* vectors beside each of 4 broadcast values: 16 accumulators */
+#define ATT_TALL 8 /* keys beside a single vector: as many accumulators as hide the latency of an fma */
 #else
 #define ATT_VECS 1 /* 8 registers */
+#define ATT_TALL 4
 #endif
 
 struct att_job {
@@ -22,36 +25,62 @@ struct att_job {
     const struct di_op_attention *d;
 };
 
-static int most_keys(const struct att_job *j)
+static struct att_row take_row(const struct att_job *j, struct vec_arena *a)
 {
     const struct di_config *c = j->cpu->be.params.config;
-    return c->sliding_window + c->index_topk;
+    return att_row_take(a, j->d->heads, j->d->d, c->sliding_window, c->index_topk);
 }
 
-/* The key list of a row: window rows, oldest first, then the selected groups as listed (ascending). */
-static void list_keys(const struct di_op_attention *d, int row, struct att_row *r)
+/* The key list of `rows` consecutive rows of a chunk: the window rows that any of them sees, oldest first, then the groups that any of them
+ * selected, ascending. What a row finds in it is its own list in its own order. */
+static void list_keys(const struct di_op_attention *d, int row, int rows, struct att_row *r)
 {
     const struct di_chunk *c = &d->rows->chunks[d->rows->chunk[row]];
-    int32_t p = d->rows->pos[row], from = p - d->window + 1, floor = d->rows->window_floor ? d->rows->window_floor[row] : 0;
+    int32_t p = d->rows->pos[row], from[ATT_ROWS], first = INT32_MAX, next[ATT_ROWS] = {0};
+    r->rows = rows;
     r->count = 0;
-    for (int32_t w = from > floor ? from : floor; w <= p; w++)
+    for (int i = 0; i < rows; i++) {
+        int32_t floor = d->rows->window_floor ? d->rows->window_floor[row + i] : 0;
+        from[i] = p + i - d->window + 1 > floor ? p + i - d->window + 1 : floor;
+        first = from[i] < first ? from[i] : first;
+    }
+    for (int32_t w = first; w < p + rows; w++) {
+        int who = 0;
+        for (int i = 0; i < rows; i++)
+            who |= (w >= from[i] && w <= p + i) << i;
+        r->who[r->count] = (uint8_t)who;
         r->key[r->count++] = w >= c->pos0 ? d->window_new + (size_t)(c->row0 + (w - c->pos0)) * d->kv->layout->window_row_bytes
                                           : di_kv_window_row(d->kv, c->slot, d->layer, w);
+    }
     r->window = r->count;
     const int32_t *sel = d->src >= 0 ? d->sel + (int64_t)row * d->sel_ld : NULL;
-    for (int32_t s = 0; sel && s < d->sel_n[row]; s++)
-        r->key[r->count++] = di_kv_comp_row(d->kv, c->slot, d->src, sel[s]);
+    while (sel) {
+        int32_t least = INT32_MAX;
+        for (int i = 0; i < rows; i++)
+            if (next[i] < d->sel_n[row + i] && sel[(int64_t)i * d->sel_ld + next[i]] < least)
+                least = sel[(int64_t)i * d->sel_ld + next[i]];
+        if (least == INT32_MAX)
+            break;
+        int who = 0;
+        for (int i = 0; i < rows; i++)
+            if (next[i] < d->sel_n[row + i] && sel[(int64_t)i * d->sel_ld + next[i]] == least) {
+                who |= 1 << i;
+                next[i]++;
+            }
+        r->who[r->count] = (uint8_t)who;
+        r->key[r->count++] = di_kv_comp_row(d->kv, c->slot, d->src, least);
+    }
 }
 
-/* q[heads][d] -> [channel][lane], zeros beside and behind. Channel blocks [from, to). */
+/* q[rows * heads][d] -> [channel][lane], zeros beside and behind. Channel blocks [from, to). */
 static void transpose_query(const struct di_op_attention *d, int row, const struct att_row *r, int from, int to)
 {
     const float *q = (const float *)d->q + (int64_t)row * d->heads * d->d;
-    int begin = from * ATT_CHAN, end = to * ATT_CHAN < d->d ? to * ATT_CHAN : d->d;
-    if (d->heads < r->lanes || end < to * ATT_CHAN)
+    int begin = from * ATT_CHAN, end = to * ATT_CHAN < d->d ? to * ATT_CHAN : d->d, heads = r->rows * r->heads;
+    if (heads < r->lanes || end < to * ATT_CHAN)
         memset(r->q + (int64_t)begin * r->lanes, 0, (size_t)((to - from) * ATT_CHAN) * (size_t)r->lanes * sizeof *q);
     for (int b = begin; b < end; b += ATT_CHAN) /* a block of 64 channels stays in L1 */
-        for (int h = 0; h < d->heads; h++)
+        for (int h = 0; h < heads; h++)
             for (int c = b; c < b + ATT_CHAN && c < end; c++)
                 r->q[(int64_t)c * r->lanes + h] = q[(int64_t)h * d->d + c];
 }
@@ -85,23 +114,23 @@ static void decode_tile(const struct att_row *r, int d, int b, int from, int n, 
     memset(out, 0, (vec_up(n, 4) - (size_t)n) * ATT_CHAN * sizeof *out);
 }
 
-VEC_INLINE void score_block(const float *q, int lanes, const float *k, float *s, bool first, const int vecs)
+VEC_INLINE void score_block(const float *q, int lanes, const float *k, float *s, bool first, const int keys, const int vecs)
 {
-    vf acc[4][ATT_VECS];
-    for (int j = 0; j < 4; j++)
+    vf acc[ATT_TALL][ATT_VECS];
+    for (int j = 0; j < keys; j++)
         for (int v = 0; v < vecs; v++)
             acc[j][v] = first ? vf_zero() : vf_load(s + (int64_t)j * lanes + 16 * v);
     for (int c = 0; c < ATT_CHAN; c++) {
         vf qv[ATT_VECS];
         for (int v = 0; v < vecs; v++)
             qv[v] = vf_load(q + (int64_t)c * lanes + 16 * v);
-        for (int j = 0; j < 4; j++) {
+        for (int j = 0; j < keys; j++) {
             vf kj = vf_set1(k[j * ATT_CHAN + c]);
             for (int v = 0; v < vecs; v++)
                 acc[j][v] = vf_fma(kj, qv[v], acc[j][v]);
         }
     }
-    for (int j = 0; j < 4; j++)
+    for (int j = 0; j < keys; j++)
         for (int v = 0; v < vecs; v++)
             vf_store(s + (int64_t)j * lanes + 16 * v, acc[j][v]);
 }
@@ -109,34 +138,52 @@ VEC_INLINE void score_block(const float *q, int lanes, const float *k, float *s,
 /* Scores of key tile t. */
 static void score_tile(const struct att_job *job, const struct att_row *r, int t, const struct att_tile *tile)
 {
-    int from = t * ATT_KEYS, n = r->count - from < ATT_KEYS ? r->count - from : ATT_KEYS;
+    int from = t * ATT_KEYS, n = r->count - from < ATT_KEYS ? r->count - from : ATT_KEYS, padded = (int)vec_up(n, 4);
+    int wide = r->lanes / (16 * ATT_VECS) * (16 * ATT_VECS);
     for (int b = 0; b < r->chans; b++) {
-        const float *q = r->q + (int64_t)b * ATT_CHAN * r->lanes;
+        const float *q = r->q + (int64_t)b * ATT_CHAN * r->lanes, *k = tile->k;
+        float *s = r->s + (int64_t)from * r->lanes;
         decode_tile(r, job->d->d, b, from, n, tile->k);
-        for (int j = 0; j < n; j += 4) {
-            float *s = r->s + (int64_t)(from + j) * r->lanes;
-            int l = 0;
-            for (; l + 16 * ATT_VECS <= r->lanes; l += 16 * ATT_VECS)
-                score_block(q + l, r->lanes, tile->k + j * ATT_CHAN, s + l, b == 0, ATT_VECS);
-            for (; l < r->lanes; l += 16)
-                score_block(q + l, r->lanes, tile->k + j * ATT_CHAN, s + l, b == 0, 1);
+        for (int j = 0; j < padded; j += 4)
+            for (int l = 0; l < wide; l += 16 * ATT_VECS)
+                score_block(q + l, r->lanes, k + j * ATT_CHAN, s + (int64_t)j * r->lanes + l, b == 0, 4, ATT_VECS);
+        for (int l = wide; l < r->lanes; l += 16) {
+            int j = 0;
+            for (; j + ATT_TALL <= padded; j += ATT_TALL)
+                score_block(q + l, r->lanes, k + j * ATT_CHAN, s + (int64_t)j * r->lanes + l, b == 0, ATT_TALL, 1);
+            for (; j < padded; j += 4)
+                score_block(q + l, r->lanes, k + j * ATT_CHAN, s + (int64_t)j * r->lanes + l, b == 0, 4, 1);
         }
     }
 }
 
-/* Sixteen heads. */
+/* Lanes of the rows in every set of rows: 1, else 0. */
+static void lanes_of_rows(const struct att_row *r, float (*keep)[16])
+{
+    for (int set = 0; set < 1 << ATT_ROWS; set++)
+        for (int l = 0; l < 16; l++)
+            keep[set][l] = l < r->rows * r->heads && (set >> l / r->heads & 1);
+}
+
+/* Sixteen lanes. A key that a row does not have is no candidate for its maximum and gets the weight 0, which leaves all sums as they are. */
 static void softmax_lanes(const struct att_job *job, const struct att_row *r, int lane)
 {
-    float sink[16] = {0};
-    for (int h = lane; h < lane + 16 && h < job->d->heads; h++)
-        sink[h - lane] = job->d->sink[h];
-    vf scale = vf_set1(job->d->scale), top = vf_set1(-1e30f);
-    for (int j = 0; j < r->count; j++)
-        top = vf_max(top, vf_mul(vf_load(r->s + (int64_t)j * r->lanes + lane), scale));
+    float sink[16] = {0}, keep[1 << ATT_ROWS][16];
+    for (int h = lane; h < lane + 16 && h < r->rows * r->heads; h++)
+        sink[h - lane] = job->d->sink[h % r->heads];
+    if (r->rows > 1)
+        lanes_of_rows(r, keep);
+    vf scale = vf_set1(job->d->scale), top = vf_set1(-1e30f), least = top;
+    for (int j = 0; j < r->count; j++) {
+        vf s = vf_mul(vf_load(r->s + (int64_t)j * r->lanes + lane), scale);
+        top = vf_max(top, r->rows > 1 ? vf_select(vf_gt(vf_load(keep[r->who[j]]), vf_zero()), s, least) : s);
+    }
     vf sum = vf_exp(vf_sub(vf_load(sink), top));
     for (int j = 0; j < r->count; j++) {
         float *at = r->s + (int64_t)j * r->lanes + lane;
         vf e = vf_exp(vf_sub(vf_mul(vf_load(at), scale), top));
+        if (r->rows > 1)
+            e = vf_select(vf_gt(vf_load(keep[r->who[j]]), vf_zero()), e, vf_zero());
         sum = vf_add(sum, e);
         vf_store(at, e);
     }
@@ -168,16 +215,17 @@ VEC_INLINE void output_block(const float *p, int lanes, const float *k, int n, f
 static void output_channels(const struct att_job *job, const struct att_row *r, int row, int b, const struct att_tile *tile)
 {
     const struct di_op_attention *d = job->d;
+    int heads = r->rows * r->heads;
     for (int from = 0; from < r->count; from += ATT_KEYS) {
         int n = r->count - from < ATT_KEYS ? r->count - from : ATT_KEYS;
         decode_tile(r, d->d, b, from, n, tile->k);
-        for (int h = 0; h < d->heads; h += 4)
+        for (int h = 0; h < heads; h += 4)
             for (int v = 0; v < ATT_CHAN; v += 16 * ATT_VECS)
                 output_block(r->s + (int64_t)from * r->lanes + h, r->lanes, tile->k + v, n, tile->o + h * ATT_CHAN + v, from == 0,
                              ATT_VECS);
     }
     int c = b * ATT_CHAN, width = d->d - c < ATT_CHAN ? d->d - c : ATT_CHAN;
-    for (int h = 0; h < d->heads; h++) {
+    for (int h = 0; h < heads; h++) {
         float *o = (float *)d->o + ((int64_t)row * d->heads + h) * d->d + c;
         vf inv = vf_set1(r->inv[h]);
         for (int i = 0; i < width; i += 16)
@@ -191,9 +239,13 @@ static void attention_rows(struct di_cpu *cpu, const void *desc, int thread, di_
     const struct att_job job = {cpu, desc};
     struct vec_arena a = vec_thread(cpu, thread);
     struct att_tile tile = att_tile_take(&a, job.d->heads);
-    struct att_row r = att_row_take(&a, job.d->heads, job.d->d, most_keys(&job));
-    for (int64_t i = rows.begin; i < rows.end; i++) {
-        list_keys(job.d, (int)i, &r);
+    struct att_row r = take_row(&job, &a);
+    int together = att_rows(job.d->heads);
+    for (int64_t i = rows.begin; i < rows.end; i += r.rows) {
+        int n = 1;
+        while (n < together && i + n < rows.end && job.d->rows->chunk[i + n] == job.d->rows->chunk[i])
+            n++;
+        list_keys(job.d, (int)i, n, &r);
         transpose_query(job.d, (int)i, &r, 0, r.chans);
         for (int t = 0; t * ATT_KEYS < r.count; t++)
             score_tile(&job, &r, t, &tile);
@@ -209,12 +261,13 @@ static void attention_together(void *ctx, int thread, int n_threads)
 {
     const struct att_job *job = ctx;
     struct vec_arena shared = vec_shared(job->cpu), mine = vec_thread(job->cpu, thread);
-    struct att_row r = att_row_take(&shared, job->d->heads, job->d->d, most_keys(job));
+    struct att_row r = take_row(job, &shared), copy;
     struct att_tile tile = att_tile_take(&mine, job->d->heads);
-    struct vec_arena own = mine; /* the key list is short: everybody writes one */
-    r.key = att_row_take(&own, job->d->heads, job->d->d, most_keys(job)).key;
+    copy = take_row(job, &mine); /* the key list is short: everybody writes one */
+    r.key = copy.key;
+    r.who = copy.who;
     for (int i = 0; i < job->d->m; i++) {
-        list_keys(job->d, i, &r);
+        list_keys(job->d, i, 1, &r);
         di_range chans = di_split(r.chans, 1, thread, n_threads);
         transpose_query(job->d, i, &r, (int)chans.begin, (int)chans.end);
         vec_barrier(job->cpu, n_threads);
