@@ -149,8 +149,10 @@ def check_usage(count, prog):
     folder = prog.path()
     os.mkdir(folder)
     no = os.path.join(folder, "no", "such", "file")
+    full = os.path.join(prog.folder.name, "full")
+    os.symlink("/dev/full", full)  # never the device itself: a defect could replace it
     bad = [[], ["no-such-command"], ["generate"], model, [*model, "--prompt", "a", "--input", "x"], [*model, "--input", no], [*model, "--input", folder],
-           [*model, "--prompt", "a", "--output", no], [*model, "--prompt", "a", "--output", folder], [*model, "--prompt", "a", "--output", "/dev/full"],
+           [*model, "--prompt", "a", "--output", no], [*model, "--prompt", "a", "--output", folder], [*model, "--prompt", "a", "--output", full],
            [*model, "--prompt", b"a\xff"], [*model, "--prompt"], [*model, "--prompt", "a", "--no-such-option"], [*model, "--prompt", "a", "--resume"],
            [*model, "--input", "/dev/null", "--stop", "x"], [*model, "--prompt", "a", "--backend", "cuda"], [*model, "--prompt", "a", "--cpu-isa", "sse9"],
            [*model, "--prompt", "a", "--numerics", "f64"], ["generate", "--model", no, "--prompt", "a"], ["generate", "--model", "", "--prompt", "a"],

@@ -153,10 +153,13 @@ def check_bad(count, prog):
     for ids in bad_ids:
         r = prog.run("logits", "--model", g.model, "--ids", ids, "--output", out)
         results.append((r.status == 2 and r.out == b"" and one_sentence(r.err) and not os.path.exists(out), (ids[:40], r)))
-    for flags in (["--decode-from", -1], ["--prefill-chunk", 0], ["--positions", "some"], ["--context", 2, "--ids", "1,2,3"], ["--context", 10 ** 8], ["--output", "/dev/full"],
+    full = prog.path()
+    os.symlink("/dev/full", full)  # never the device itself: a defect could replace it
+    for flags in (["--decode-from", -1], ["--prefill-chunk", 0], ["--positions", "some"], ["--context", 2, "--ids", "1,2,3"], ["--context", 10 ** 8], ["--output", full],
                   ["--output", "/no/such/folder/x"], ["--output", prog.folder.name], ["--numerics", "f16"], ["--model", "/no/such/model"]):
         r = prog.run("logits", "--model", g.model, "--ids", "1,2", "--output", out, *flags)
         results.append((r.status == 2 and r.out == b"" and b"deepinfer" in r.err and not os.path.exists(out), (flags, r)))
+    results.append((os.path.islink(full), "a link was replaced by a file"))
     few = g.logits(prog, "--prefill-chunk", 65536, "--max-batch", 1024, ids="5")
     results += [(isinstance(few, np.ndarray) and few.shape == (1, vocab), few), (same_bits(g.logits(prog, "--decode-from", 0, ids="5,6"), g.logits(prog, "--decode-from", 99, ids="5,6")), "--decode-from")]
     count.group("broken arguments", results)

@@ -113,8 +113,27 @@ static void sync_directory(const char *path)
     di_buf_fini(&dir);
 }
 
+bool di_file_replaceable(const char *path)
+{
+    struct stat st;
+    return lstat(path, &st) != 0 || S_ISREG(st.st_mode);
+}
+
+static di_status write_in_place(const char *path, struct di_str content, di_error *err)
+{
+    int fd = open(path, O_WRONLY | O_TRUNC | O_CLOEXEC);
+    if (fd < 0)
+        return di_fail(err, DI_ERR_IO, path, "it cannot be written: %s", strerror(errno));
+    di_status status = di_file_write(fd, path, content.p, content.n, err);
+    if (close(fd) != 0 && status == DI_OK)
+        status = di_fail(err, DI_ERR_IO, path, "writing failed: %s", strerror(errno));
+    return status;
+}
+
 di_status di_file_replace(const char *path, struct di_str content, di_error *err)
 {
+    if (!di_file_replaceable(path))
+        return write_in_place(path, content, err);
     struct di_buf tmp = {0};
     int fd = -1;
     bool ours = false; /* a file named tmp exists and is this call's */

@@ -32,6 +32,21 @@ static void test_replace_and_read(void **state)
     assert_int_equal(di_file_read(dir, 100, &b, &err), DI_ERR_INVALID);
     /* A target that cannot be replaced: the old content stays and nothing is left beside it. */
     assert_int_equal(di_file_replace(dir, DI_STR("x"), &err), DI_ERR_IO);
+    /* A link stays one. */
+    char link[300];
+    snprintf(link, sizeof link, "%s/link", dir);
+    assert_int_equal(symlink(path, link), 0);
+    assert_false(di_file_replaceable(link));
+    assert_true(di_file_replaceable(path) && di_file_replaceable(missing));
+    assert_int_equal(di_file_replace(link, DI_STR("through"), &err), DI_OK);
+    assert_false(di_file_replaceable(link));
+    di_buf_clear(&b);
+    assert_int_equal(di_file_read(path, 100, &b, &err), DI_OK);
+    assert_true(di_str_eqc(di_buf_str(&b), "through"));
+    unlink(link);
+    assert_int_equal(symlink("/dev/full", link), 0);
+    assert_int_equal(di_file_replace(link, DI_STR("x"), &err), DI_ERR_IO);
+    unlink(link);
     unlink(path);
     assert_int_equal(rmdir(dir), 0);
     di_buf_fini(&b);

@@ -309,7 +309,7 @@ static di_status write_file(int fd, const char *path, const struct di_tensor *te
         for (size_t i = 0; i < count; i++)
             if (di_dtype_bytes(tensors[i].dtype) == width)
                 TRY(di_file_write(fd, path, tensors[i].data, tensors[i].bytes, err));
-    CHECK(fsync(fd) == 0, err, DI_ERR_IO, path, "writing failed: %s", strerror(errno));
+    CHECK(fsync(fd) == 0 || errno == EINVAL, err, DI_ERR_IO, path, "writing failed: %s", strerror(errno)); /* EINVAL: a device or pipe */
 out:
     di_buf_fini(&b);
     return status;
@@ -318,19 +318,20 @@ out:
 di_status di_safetensors_write(const char *path, const struct di_tensor *tensors, size_t count, di_error *err)
 {
     struct di_buf temporary;
+    bool in_place = !di_file_replaceable(path);
     di_buf_init(&temporary);
     di_buf_addf(&temporary, "%s.%ld.tmp", path, (long)getpid());
     di_status status = di_buf_ok(&temporary, err);
     if (status != DI_OK)
         return status;
-    int fd = open(temporary.p, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    int fd = in_place ? open(path, O_WRONLY | O_TRUNC | O_CLOEXEC) : open(temporary.p, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0666);
     CHECK(fd >= 0, err, DI_ERR_IO, path, "the file cannot be created: %s", strerror(errno));
     status = write_file(fd, path, tensors, count, err);
     if (close(fd) != 0 && status == DI_OK)
         status = di_fail(err, DI_ERR_IO, path, "writing failed: %s", strerror(errno));
-    if (status == DI_OK && rename(temporary.p, path) != 0)
+    if (status == DI_OK && !in_place && rename(temporary.p, path) != 0)
         status = di_fail(err, DI_ERR_IO, path, "the finished file cannot be renamed: %s", strerror(errno));
-    if (status != DI_OK)
+    if (status != DI_OK && !in_place)
         unlink(temporary.p);
 out:
     di_buf_fini(&temporary);

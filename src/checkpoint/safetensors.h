@@ -60,7 +60,8 @@ void di_safetensors_close(struct di_safetensors *st);
 const struct di_tensor *di_safetensors_find(const struct di_safetensors *st, const char *name);
 
 /* Write a file with the given tensors (name, dtype, shape, bytes and data of each; any order of names). The data of wide elements comes
- * first, so that all is aligned. Written to a temporary name beside `path` and renamed, so that a reader never sees half a file. */
+ * first, so that all is aligned. Written to a temporary name beside `path` and renamed, so that a reader never sees half a file;
+ * what is no plain file (a device, a pipe, a link) is written itself. */
 di_status di_safetensors_write(const char *path, const struct di_tensor *tensors, size_t count, di_error *err);
 
 #endif

@@ -157,6 +157,18 @@ static void round_trip(void **state)
     assert_int_equal(di_safetensors_open(path, &st, NULL), DI_OK); /* the failed write left the old file */
     di_safetensors_close(&st);
     assert_int_equal(di_safetensors_write("/nonexistent/x", in, 0, &err), DI_ERR_IO);
+    in[1].bytes = 6;
+    char link[300];
+    snprintf(link, sizeof link, "%s.link", path);
+    assert_int_equal(symlink("/dev/full", link), 0);
+    assert_int_equal(di_safetensors_write(link, in, 3, &err), DI_ERR_IO); /* and the link is still one */
+    assert_int_equal(unlink(link), 0);
+    assert_int_equal(symlink(path, link), 0);
+    assert_int_equal(di_safetensors_write(link, in, 2, &err), DI_OK);
+    assert_int_equal(di_safetensors_open(path, &st, &err), DI_OK);
+    assert_int_equal(st.count, 2);
+    di_safetensors_close(&st);
+    assert_int_equal(unlink(link), 0);
     assert_int_equal(unlink(path), 0);
     assert_int_equal(di_safetensors_open(path, &st, &err), DI_ERR_NOT_FOUND);
     assert_int_equal(di_safetensors_open("/", &st, &err), DI_ERR_INVALID);
