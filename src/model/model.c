@@ -130,9 +130,11 @@ static di_status plan_with(const struct di_config *c, const struct di_model_para
     *out = (struct di_model_plan){.scratch_bytes = be->scratch_bytes};
     out->activation_bytes = di_forward_bytes(c, be->ops->act_bytes, params->max_rows);
     TRY(each_model_matrix(c, layers, &head, plan_matrix, &(struct planner){be, out}));
-    /* Read in place: embedding rows, norms, hyper-connection matrices, and the engram rows that prompts touch (not counted: 264 B each). */
+    /* Read in place: embedding rows, norms, hyper-connection matrices, and the engram tables, of which long runs touch every page. */
     uint64_t s = (uint64_t)c->hc_mult, d = (uint64_t)c->hidden_size;
     out->mapped_bytes += (uint64_t)c->vocab_size * d * 2 + (uint64_t)c->num_hidden_layers * 2 * ((2 + s) * s * s * d * 4 + d * 2);
+    for (int i = 0; i < c->n_engram; i++)
+        out->mapped_bytes += (uint64_t)c->engram_num_embeddings[i] * ((uint64_t)c->engram_head_dim + (uint64_t)c->engram_head_dim / 32);
 out:
     di_free(layers);
     di_free(experts);
