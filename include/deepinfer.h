@@ -77,8 +77,12 @@ typedef struct di_engine_config {
     int32_t max_batch;     /* requests that run at the same time, 1..1024 (16) */
     int32_t prefill_chunk; /* prompt rows of one step, 1..65536 (256) */
     int32_t cache_blocks;  /* blocks of 64 tokens in the pool; 0 = enough for max_batch requests of the full context */
-    int64_t context;       /* tokens of one request, prompt and answer; 0 = the model's limit, at most 65,536 */
-    int64_t seed;          /* of JSON requests that have none, 0..2^63-1 (0) */
+    int32_t
+        no_reuse; /* non-zero: every prompt is computed in full. Else what earlier requests of the tenant computed for the same beginning is
+                              reused; the bits are the same (0) */
+    int32_t state_slots; /* snapshots of request state kept for that, 0..4096; 0 = 64, or twice max_batch if that is more */
+    int64_t context;     /* tokens of one request, prompt and answer; 0 = the model's limit, at most 65,536 */
+    int64_t seed;        /* of JSON requests that have none, 0..2^63-1 (0) */
     /* Called on the opening thread while weights are read, with bytes done and in all; or NULL. */
     void (*progress)(void *context, uint64_t done, uint64_t total);
     void *progress_context;
@@ -218,7 +222,7 @@ typedef struct di_submission {
     const int32_t *forced;               /* [n_forced] the answer's tokens by index, -1 = sampled: for scoring and replay */
     size_t n_forced;
     int32_t priority;    /* lower runs earlier and may take the place of a higher one (0) */
-    uint64_t tenant;     /* requests of one priority are admitted fairly between tenants (0) */
+    uint64_t tenant;     /* admission is fair between tenants of one priority; they share no cached prefix (0) */
     int64_t deadline_ms; /* from now; a request that is not over by then ends with DI_REASON_DEADLINE; 0 = none */
     /* Called by the driving thread for every record, which is valid until it returns; returning 0 cancels the request. It may submit, cancel and poll,
      * not step, run, stop or close. NULL: the records wait for di_engine_poll. */
@@ -264,8 +268,13 @@ typedef struct di_engine_stats {
     uint64_t wasted_rows; /* launched for a request that had ended */
     uint64_t submitted, refused, finished, cancelled, failed, preempted;
     uint64_t host_ns, compute_ns, gap_ns; /* of the driver without waiting; of the model; of an idle model between two steps under way */
-    int32_t running, waiting, free_blocks, blocks;
-    int64_t unread; /* records that wait for di_engine_poll */
+    int32_t running, waiting;
+    int32_t free_blocks, blocks; /* free: not held by a request, what it holds may still be reused */
+    int64_t unread;              /* records that wait for di_engine_poll */
+    /* Reuse: prompts looked up, their tokens, those not computed again; why lookups ended before the prompt did; blocks that made room, snapshots. */
+    uint64_t lookups, lookup_tokens, cached_tokens;
+    uint64_t miss_never_seen, miss_evicted, miss_diverged, miss_bounded;
+    uint64_t evicted_blocks, states_saved, states_restored;
 } di_engine_stats;
 /* As of the end of the latest step. Any thread. `size` is sizeof(di_engine_stats). */
 DI_API di_status di_engine_get_stats(di_engine *engine, di_engine_stats *out, size_t size, di_error *err);

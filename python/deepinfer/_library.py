@@ -19,7 +19,7 @@ class Error(Structure):
 
 class EngineConfig(Structure):
     _fields_ = [("size", c_size_t), ("model", c_char_p), ("isa", c_char_p), ("numerics", c_char_p), ("threads", c_int32),
-                ("max_batch", c_int32), ("prefill_chunk", c_int32), ("cache_blocks", c_int32), ("context", c_int64), ("seed", c_int64),
+                ("max_batch", c_int32), ("prefill_chunk", c_int32), ("cache_blocks", c_int32), ("no_reuse", c_int32), ("state_slots", c_int32), ("context", c_int64), ("seed", c_int64),
                 ("progress", Progress), ("progress_context", c_void_p)]
 
 
@@ -70,6 +70,8 @@ class Stats(Structure):
     _fields_ = [(name, c_uint64) for name in ("steps", "prompt_rows", "decode_rows", "wasted_rows", "submitted", "refused", "finished",
                                               "cancelled", "failed", "preempted", "host_ns", "compute_ns", "gap_ns")]
     _fields_ += [(name, c_int32) for name in ("running", "waiting", "free_blocks", "blocks")] + [("unread", c_int64)]
+    _fields_ += [(name, c_uint64) for name in ("lookups", "lookup_tokens", "cached_tokens", "miss_never_seen", "miss_evicted", "miss_diverged",
+                                              "miss_bounded", "evicted_blocks", "states_saved", "states_restored")]
 
 
 _FUNCTIONS = {

@@ -7,7 +7,7 @@ from typing import Any, Callable, Optional
 
 from .errors import InvalidError, UnsupportedError
 
-OURS = {"threads", "isa", "numerics", "max_batch", "prefill_chunk", "cache_blocks", "context"}
+OURS = {"threads", "isa", "numerics", "max_batch", "prefill_chunk", "cache_blocks", "context", "state_slots"}
 MAPPED = {"max_model_len": "context", "max_num_seqs": "max_batch", "max_num_batched_tokens": "prefill_chunk"}
 
 
@@ -62,10 +62,12 @@ def engine_options(model: str, given: dict[str, Any]) -> dict[str, Any]:
     """Options of Engine from keyword arguments. Unknown names are a TypeError."""
     options: dict[str, Any] = {}
     for name, value in given.items():
-        if value is None and name in (*OURS, *MAPPED, *IGNORED, *ONLY, "tokenizer"):
+        if value is None and name in (*OURS, *MAPPED, *IGNORED, *ONLY, "tokenizer", "enable_prefix_caching"):
             continue
         if name in OURS or name in MAPPED:
             options[MAPPED.get(name, name)] = value
+        elif name == "enable_prefix_caching":
+            options["no_reuse"] = not value
         elif name == "tokenizer":
             if str(value) != str(model):
                 raise UnsupportedError("unsupported", "the tokenizer is the model's own; another one is not supported", name)

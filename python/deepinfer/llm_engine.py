@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import dataclasses
-import zlib
 from typing import Any, Iterable, Optional, Sequence, Union
 
 from ._engine import Engine, RecordCollector
@@ -29,8 +28,8 @@ class LLMEngine:
     def add_request(self, user_id: Any, request_id: Any, sampling_params: SamplingParams, prompt_token_ids: Sequence[int],
                     multi_modal_data: Any = None, arrival_time: Optional[float] = None, extra: Any = None, enqueue: bool = True,
                     chunk_checkpoints: Any = None) -> Any:
-        """Queue a request; returns its request_id. An invalid one is an exception, never a silent loss. Requests of one user_id share a fair turn.
-        arrival_time and extra are not looked at."""
+        """Queue a request; returns its request_id. An invalid one is an exception, never a silent loss.
+        user_id, arrival_time and extra are not looked at."""
         if multi_modal_data:
             raise UnsupportedError("unsupported", "images are not supported by this version", "multi_modal_data")
         if not enqueue:
@@ -41,7 +40,7 @@ class LLMEngine:
             raise InvalidError("invalid", f"a request {request_id!r} is at work already", "request_id")
         ids = as_ids(prompt_token_ids)
         sink = RecordCollector(self.engine, request_id, ids, sampling_params, len(ids))
-        sink.id = self.engine.submit(sink, sampling_params, prompt=ids, tenant=zlib.crc32(repr(user_id).encode()), always_logprobs=True)
+        sink.id = self.engine.submit(sink, sampling_params, prompt=ids, always_logprobs=True)
         self._requests[request_id] = sink
         return request_id
 

@@ -21,28 +21,45 @@ static di_status begin_driving(di_engine *e, bool own_thread, di_error *err)
     return status;
 }
 
+static void publish(di_engine_stats *to, const struct di_core_stats *s)
+{
+    di_engine_stats known = *to;
+    *to = (di_engine_stats){.steps = s->steps,
+                            .prompt_rows = s->prompt_rows,
+                            .decode_rows = s->decode_rows,
+                            .wasted_rows = s->wasted_rows,
+                            .finished = s->finished,
+                            .cancelled = s->cancelled,
+                            .failed = s->failed,
+                            .preempted = s->preempted,
+                            .host_ns = s->host_ns,
+                            .compute_ns = s->compute_ns,
+                            .gap_ns = s->gap_ns,
+                            .running = s->running,
+                            .waiting = s->waiting,
+                            .free_blocks = s->free_blocks,
+                            .blocks = s->blocks,
+                            .lookups = s->lookups,
+                            .lookup_tokens = s->lookup_tokens,
+                            .cached_tokens = s->cached_tokens,
+                            .miss_never_seen = s->miss[DI_MISS_NEVER_SEEN],
+                            .miss_evicted = s->miss[DI_MISS_EVICTED],
+                            .miss_diverged = s->miss[DI_MISS_DIVERGED],
+                            .miss_bounded = s->miss[DI_MISS_BOUNDED],
+                            .evicted_blocks = s->evicted,
+                            .states_saved = s->states_saved,
+                            .states_restored = s->states_restored};
+    to->submitted = known.submitted;
+    to->refused = known.refused;
+}
+
 static void end_driving(di_engine *e)
 {
     struct di_core_stats s = di_core_stats(e->core);
     struct di_api_request *ended = e->ended;
     e->ended = NULL;
     pthread_mutex_lock(&e->lock);
-    di_engine_stats *to = &e->stats;
-    to->steps = s.steps;
-    to->prompt_rows = s.prompt_rows;
-    to->decode_rows = s.decode_rows;
-    to->wasted_rows = s.wasted_rows;
-    to->finished = s.finished;
-    to->cancelled = s.cancelled;
-    to->failed = s.failed;
-    to->preempted = s.preempted;
-    to->host_ns = s.host_ns;
-    to->compute_ns = s.compute_ns;
-    to->gap_ns = s.gap_ns;
-    to->running = s.running;
-    to->waiting = s.waiting;
-    to->free_blocks = s.free_blocks;
-    to->blocks = s.blocks;
+    publish(&e->stats, &s);
     e->driving = false;
     pthread_mutex_unlock(&e->lock);
     for (struct di_api_request *next; ended; ended = next) {

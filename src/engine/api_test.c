@@ -493,7 +493,8 @@ static void test_bad_handles_and_sizes(void **state)
     const struct {
         const char *where;
         int32_t *field, value;
-    } ranges[] = {{"threads", &c.threads, -1},
+    } ranges[] = {{"state_slots", &c.state_slots, 5000},
+                  {"threads", &c.threads, -1},
                   {"max_batch", &c.max_batch, 0},
                   {"prefill_chunk", &c.prefill_chunk, 0},
                   {"cache_blocks", &c.cache_blocks, -1}};
@@ -754,10 +755,13 @@ static void test_threads_with_the_callers_driver(void **state)
     assert_all_returned();
 }
 
+static _Atomic bool woken;
 static void *wait_long(void *arg)
 {
     (void)arg;
-    return (void *)(uintptr_t)di_engine_poll(engine, 10000);
+    const di_output *got = di_engine_poll(engine, 20000);
+    woken = true;
+    return (void *)(uintptr_t)got;
 }
 
 static void test_stop_wakes_polls(void **state)
@@ -765,12 +769,17 @@ static void test_stop_wakes_polls(void **state)
     pthread_t waiting;
     void *got = engine;
     (void)state;
-    assert_int_equal(di_engine_start(engine, NULL), DI_OK);
+    time_t begin = time(NULL);
+    woken = false;
     assert_int_equal(pthread_create(&waiting, NULL, wait_long, NULL), 0);
-    sleep_ms(20);
-    di_engine_stop(engine);
+    while (!woken) { /* the first stop may come before the poll waits */
+        assert_int_equal(di_engine_start(engine, NULL), DI_OK);
+        sleep_ms(20);
+        di_engine_stop(engine);
+    }
     pthread_join(waiting, &got);
     assert_null(got);
+    assert_true(time(NULL) - begin < 19);
 }
 
 int main(void)
