@@ -34,7 +34,7 @@ static void add_usage(struct di_buf *b, const struct di_completion *c)
     const struct {
         const char *key;
         int64_t value;
-    } usage[] = {{"prompt_tokens", (int64_t)c->prompt.n}, {"cached_tokens", 0}, {"completion_tokens", (int64_t)c->ids.n},
+    } usage[] = {{"prompt_tokens", (int64_t)c->prompt.n}, {"cached_tokens", c->cached_tokens}, {"completion_tokens", (int64_t)c->ids.n},
                  {"reasoning_tokens", c->reasoning_tokens}, {"drafted_tokens", 0}, {"accepted_tokens", 0}};
     add_key(b, "usage");
     di_buf_addc(b, '{');
@@ -115,6 +115,32 @@ uint64_t di_answer_live_tokens(const struct di_answer_totals *t, const struct di
     struct di_core_stats s = di_core_stats(e);
     uint64_t sampled = s.decode_rows + s.finished;
     return sampled > t->completion_tokens ? sampled : t->completion_tokens;
+}
+
+void di_answer_write_stats(struct di_buf *b, const struct di_core_stats *s)
+{
+    static const char *const misses[DI_MISS_REASONS] = {"none", "never_seen", "evicted", "diverged", "bounded"};
+    const struct {
+        const char *key;
+        uint64_t value;
+    } numbers[] = {{"steps", s->steps}, {"prompt_rows", s->prompt_rows}, {"decode_rows", s->decode_rows}, {"wasted_rows", s->wasted_rows},
+                   {"finished", s->finished}, {"cancelled", s->cancelled}, {"failed", s->failed}, {"preempted", s->preempted},
+                   {"lookups", s->lookups}, {"lookup_tokens", s->lookup_tokens}, {"cached_tokens", s->cached_tokens}, {"blocks", (uint64_t)s->blocks},
+                   {"free_blocks", (uint64_t)s->free_blocks}, {"evicted_blocks", s->evicted}, {"states_saved", s->states_saved},
+                   {"states_restored", s->states_restored}, {"compute_us", s->compute_ns / 1000}, {"gap_us", s->gap_ns / 1000},
+                   {"host_us", s->host_ns / 1000}};
+    di_buf_addc(b, '{');
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        add_key(b, numbers[i].key);
+        di_buf_addf(b, "%llu", (unsigned long long)numbers[i].value);
+    }
+    add_key(b, "misses");
+    di_buf_addc(b, '{');
+    for (int i = 0; i < DI_MISS_REASONS; i++) {
+        add_key(b, misses[i]);
+        di_buf_addf(b, "%llu", (unsigned long long)s->miss[i]);
+    }
+    di_buf_adds(b, "}}");
 }
 
 void di_str_set_fini(struct di_str_set *s)

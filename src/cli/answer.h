@@ -16,6 +16,9 @@ void di_answer_count(struct di_answer_totals *t, const struct di_completion *c);
 /* Tokens sampled so far: of finished answers and of those at work. */
 uint64_t di_answer_live_tokens(const struct di_answer_totals *t, const struct di_core *e);
 
+/* Append the engine's counters as one JSON object. */
+void di_answer_write_stats(struct di_buf *b, const struct di_core_stats *s);
+
 /* Names that were warned about already. Zero-initialise. */
 struct di_str_set {
     char **names;

@@ -22,6 +22,7 @@ struct options {
 #define AT(field) offsetof(struct options, field)
 static const struct di_option table[] = {
     DI_LOAD_ROWS(struct options, "1"),
+    DI_REUSE_ROWS(struct options, "true"),
     {"system", DI_OPT_STRING, AT(system), NULL, 0, 0, NULL, "TEXT", "System message at the start of the conversation.", false},
     {"thinking", DI_OPT_BOOL, AT(thinking), "true", 0, 0, NULL, NULL, "Let the model think before it answers; /think changes it.", false},
     {"effort", DI_OPT_CHOICE, AT(effort), "high", 0, 0, "low|high|max", NULL, "How thoroughly it thinks.", false},

@@ -17,12 +17,13 @@ struct options {
     struct di_str_list stop;
     int64_t max_tokens, top_k, seed;
     double temperature, top_p, min_p;
-    bool raw, resume, thinking;
+    bool raw, resume, thinking, stats;
 };
 
 #define AT(field) offsetof(struct options, field)
 static const struct di_option table[] = {
     DI_LOAD_ROWS(struct options, "16"),
+    DI_REUSE_ROWS(struct options, "false"),
     {"prompt", DI_OPT_STRING, AT(prompt), NULL, 0, 0, NULL, "TEXT", "Answer this one prompt: a user message, or with --raw the start of a text.", false},
     {"input", DI_OPT_STRING, AT(input), NULL, 0, 0, NULL, "FILE",
      "One request per line, - for stdin: an object with messages (as for chat completions), prompt (raw text) or prompt_token_ids; optional id.", false},
@@ -38,6 +39,7 @@ static const struct di_option table[] = {
     {"seed", DI_OPT_INT, AT(seed), "0", 0, (double)INT64_MAX, NULL, "S", "Same prompt, parameters and seed: same tokens.", false},
     {"stop", DI_OPT_LIST, AT(stop), NULL, 0, 0, NULL, "STR", "End the answer before this text; may be given several times. For --prompt.", false},
     {"raw", DI_OPT_BOOL, AT(raw), "false", 0, 0, NULL, NULL, "--prompt is raw text that the model continues.", false},
+    {"stats", DI_OPT_BOOL, AT(stats), "false", 0, 0, NULL, NULL, "Print the engine's counters as a JSON object on stderr at the end.", false},
     {"thinking", DI_OPT_BOOL, AT(thinking), "true", 0, 0, NULL, NULL, "Think first where the request does not say.", false},
 };
 
@@ -372,6 +374,17 @@ out:
     return status;
 }
 
+static void print_stats(struct di_core *core)
+{
+    di_core_flush(core, NULL); /* so that the accounts are those of an idle engine */
+    struct di_core_stats s = di_core_stats(core);
+    struct di_buf b = {0};
+    di_answer_write_stats(&b, &s);
+    if (!b.failed)
+        fprintf(stderr, "%s\n", b.p);
+    di_buf_fini(&b);
+}
+
 static int run(const void *options)
 {
     struct run r = {.o = options, .chat = di_chat_options_default, .defaults = di_completion_defaults()};
@@ -385,6 +398,8 @@ static int run(const void *options)
     r.defaults.seed = o->seed;
     r.defaults.max_tokens = o->max_tokens;
     di_status status = run_all(&r, &err);
+    if (o->stats && r.engine)
+        print_stats(r.engine);
     di_core_destroy(r.engine);
     for (size_t i = 0; r.jobs && i < r.window; i++)
         if (r.jobs[i].used)

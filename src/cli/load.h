@@ -9,12 +9,12 @@
 
 struct di_load_options {
     const char *model, *backend, *isa, *numerics;
-    int64_t threads, max_batch, prefill_chunk, context;
-    bool quiet;
+    int64_t threads, max_batch, prefill_chunk, context, states;
+    bool reuse, quiet;
 };
 
 /* Rows of an option table whose struct has a member `load`; TYPE is that struct. */
-#define DI_LOAD_ROWS(TYPE, BATCH)                                                                                                              \
+#define DI_LOAD_ROWS(TYPE, BATCH)                                                                                                                     \
     {"model", DI_OPT_STRING, offsetof(TYPE, load.model), NULL, 0, 0, NULL, "DIR", "Model directory in the official checkpoint layout.", true}, \
         {"backend", DI_OPT_CHOICE, offsetof(TYPE, load.backend), "cpu", 0, 0, "cpu|cuda", NULL, "Where the network is computed.", false},       \
         {"cpu-isa", DI_OPT_STRING, offsetof(TYPE, load.isa), NULL, 0, 0, NULL, "NAME",                                                         \
@@ -28,6 +28,15 @@ struct di_load_options {
          "Tokens of one request, prompt and answer; 0 is the model's limit, at most 65,536.", false},                                          \
     {                                                                                                                                          \
         "quiet", DI_OPT_BOOL, offsetof(TYPE, load.quiet), "false", 0, 0, NULL, NULL, "No memory plan and no progress on stderr.", false        \
+    }
+
+/* Further rows of commands whose requests may share prefixes. */
+#define DI_REUSE_ROWS(TYPE, REUSE)                                                                                                              \
+    {"reuse", DI_OPT_BOOL, offsetof(TYPE, load.reuse), REUSE, 0, 0, NULL, NULL,                                                                 \
+     "Reuse what earlier requests computed for the same beginning. The answers are the same bits; only cached_tokens shows it.", false},       \
+    {                                                                                                                                          \
+        "state-slots", DI_OPT_INT, offsetof(TYPE, load.states), "0", 0, 4096, NULL, "N",                                                        \
+            "Snapshots of request state kept for --reuse; 0 is 64, or twice --max-batch if that is more.", false                                                      \
     }
 
 struct di_loaded {

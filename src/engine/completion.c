@@ -248,6 +248,14 @@ static bool is_end(const struct di_completion *c, int32_t id)
     return false;
 }
 
+/* A preempted request starts again and finds its own tokens: what counts is the first time. */
+static void on_start(void *ctx, int64_t cached)
+{
+    struct di_completion *c = ctx;
+    if (c->ids.n == 0)
+        c->cached_tokens = cached;
+}
+
 static bool on_token(void *ctx, const struct di_sample *s)
 {
     struct di_completion *c = ctx;
@@ -309,6 +317,7 @@ di_status di_completion_check(const struct di_completion *c, const struct di_cor
 di_status di_completion_submit(struct di_completion *c, struct di_core *e, int64_t *id, di_error *err)
 {
     struct di_request r = engine_request(c);
+    r.on_start = on_start;
     r.on_token = on_token;
     r.on_end = on_end;
     r.ctx = c;

@@ -26,7 +26,7 @@ struct di_completion {
     int32_t *end_ids; /* owned, with the sampler's bias list behind it */
 
     struct di_ids ids; /* sampled, the end id included */
-    int64_t reasoning_tokens;
+    int64_t reasoning_tokens, cached_tokens;
     struct di_message message;
     struct di_buf logprobs[2]; /* entries of the content and of the reasoning, separated by commas */
     enum di_end end;

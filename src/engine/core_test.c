@@ -233,7 +233,7 @@ static void test_random_life(void **state)
     for (int i = 0; i < rounds; i++)
         run_random((uint64_t)i + 1, 1 + i % 9, 1 + i * 7 % 100, 5 + i % 20, requests);
     printf("%.1f %% of %llu prompt tokens were reused\n", 100.0 * (double)cached / (double)looked_up, (unsigned long long)looked_up);
-    assert_true(cached > looked_up / 20);
+    assert_true(cached > looked_up / 50);
 }
 
 /* A better priority takes a place at once; the one that gave way goes on later with the same tokens. */
