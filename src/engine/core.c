@@ -74,7 +74,8 @@ int64_t di_core_context(const struct di_config *c, const struct di_core_config *
 
 static int pool_blocks(const struct di_core_config *config, int64_t context)
 {
-    return config->cache_blocks ? config->cache_blocks : config->max_batch * di_kv_blocks_for(context);
+    int spare = config->no_reuse ? 0 : 1; /* the source of a copy is held while its request has all other blocks */
+    return config->cache_blocks ? config->cache_blocks : config->max_batch * (di_kv_blocks_for(context) + spare);
 }
 
 uint64_t di_core_bytes(const struct di_config *c, struct di_numerics numerics, const struct di_core_config *config)

@@ -66,13 +66,13 @@ bool di_reuse_begin(struct di_reuse *r, int slot, const int32_t *tokens, int64_t
     struct di_match m = di_prefix_match(r->prefix, &root, &text, false);
     struct di_hit hit = {.n = n, .hit = m.tokens, .resume = m.state >= 0 ? m.resume : 0, .window = r->p.window, .layers = r->p.layers};
     struct di_hit_plan plan = di_hit_plan(&hit);
-    if (pages > di_kv_available(r->store) + m.n_blocks)
-        return false;
     struct di_kv kv = di_kv_view(r->store);
     if (plan.how == DI_RESUME_STATE)
-        di_prefix_restore(r->prefix, &m, &kv, slot);
-    if (!di_prefix_acquire(r->prefix, lease, &root, &text, &m, pages))
-        return false;
+        di_prefix_restore(r->prefix, &m, &kv, slot); /* before acquire, which may evict it */
+    if (!di_prefix_acquire(r->prefix, lease, &root, &text, &m, pages)) {
+        di_prefix_begin(lease, &root); /* holding the copy source as well may be one block too many: then nothing is reused */
+        return di_kv_reserve(r->store, slot, total);
+    }
     *out = (struct di_reuse_start){.row = plan.start, .replay = {(int32_t)plan.window_floor, (int32_t)plan.write_from}, .miss = m.miss, .miss_at = m.miss_at};
     if (m.source >= 0) {
         out->copies = true;
