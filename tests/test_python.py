@@ -95,6 +95,8 @@ def outputs(count, llm):
         (len({tuple(o.outputs[0].token_ids) for o in many}) > 1, "requests without a seed each have their own"),
         (out.prompt == PROMPTS[0] and out.prompt_token_ids[0] == llm.get_tokenizer().bos_token_id and out.finished, out.prompt_token_ids),
         (llm.generate([], params, **quiet) == [], "no prompts"),
+        (llm.generate(prompt_token_ids=[[7] * 200], sampling_params=params, **quiet)[0].num_cached_tokens == 0, "seen for the first time"),
+        (llm.generate(prompt_token_ids=[[7] * 200], sampling_params=params, **quiet)[0].num_cached_tokens >= 128, "seen before"),
         (llm.generate(PROMPTS[0], SamplingParams(max_tokens=0), **quiet)[0].usage.completion_tokens == 1, "0 counts as 1"),
         (llm.stats()["running"] == 0 and llm.stats()["free_blocks"] == llm.stats()["blocks"], llm.stats()),
     ])

@@ -189,6 +189,7 @@ void di_api_request_end(struct di_api_request *r, enum di_end end, const di_erro
     rec->out.prompt_tokens = (int64_t)c->prompt.n;
     rec->out.completion_tokens = (int64_t)c->ids.n;
     rec->out.reasoning_tokens = c->reasoning_tokens;
+    rec->out.cached_tokens = c->cached_tokens;
     forget(r);
     record_deliver(r, rec);
     if (r->on_output)

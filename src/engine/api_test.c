@@ -1,5 +1,5 @@
 /* The public API on the nano model: one engine for all tests but those of opening. */
-#include "deepinfer.h"
+#include "base/mem.h"
 
 #include <math.h>
 #include <pthread.h>
@@ -621,6 +621,58 @@ static void test_close_in_the_middle(void **state)
             assert_int_equal(a[i].reason, DI_REASON_CANCELLED);
 }
 
+/* Wherever an allocation fails: a sentence at submit, or a FINISHED record with the reason; nothing leaks, and the engine goes on. */
+static void test_out_of_memory(void **state)
+{
+    di_sampling_options o = greedy(8);
+    di_submission s = text_request("The capital of France", &o);
+    di_status status = DI_ERR_MEMORY;
+    int failed = 0;
+    (void)state;
+    for (uint64_t n = 0; status != DI_OK; n++) {
+        di_mem_fail_after(n);
+        status = di_engine_submit(engine, &s, NULL, NULL);
+        di_mem_fail_after(UINT64_MAX);
+        assert_true(status == DI_OK || status == DI_ERR_MEMORY);
+        assert_true(n < 1000);
+    }
+    for (uint64_t n = 0; n < 30; n++) {
+        struct answer a = {0};
+        di_mem_fail_after(n);
+        di_engine_run(engine, NULL);
+        di_mem_fail_after(UINT64_MAX);
+        assert_int_equal(di_engine_run(engine, NULL), DI_OK);
+        for (const di_output *out; (out = di_engine_poll(engine, 0)) != NULL; di_output_free(engine, out)) {
+            assert_false(a.finished);
+            a.finished = out->kind == DI_OUTPUT_FINISHED;
+            a.reason = out->reason;
+            if (out->reason == DI_REASON_ERROR)
+                assert_int_equal(out->error->code, DI_ERR_MEMORY);
+        }
+        assert_true(a.finished);
+        assert_true(a.reason == DI_REASON_ERROR || a.reason == DI_REASON_LENGTH);
+        failed += a.reason == DI_REASON_ERROR;
+        submit(&s);
+    }
+    assert_true(failed > 0);
+    struct answer last = {0};
+    assert_int_equal(di_engine_run(engine, NULL), DI_OK);
+    drain(&last);
+    assert_int_equal(last.n, 8);
+    assert_all_returned();
+
+    di_engine_config c = nano_config();
+    di_engine *e = engine;
+    status = DI_ERR_MEMORY;
+    for (uint64_t n = 0; status != DI_OK; n += 1 + n / 2) {
+        di_mem_fail_after(n);
+        status = di_engine_open(&c, &e, NULL);
+        di_mem_fail_after(UINT64_MAX);
+        assert_int_equal(status == DI_OK, e != NULL);
+    }
+    di_engine_close(e);
+}
+
 /* ---------------------------------------------------------------- threads */
 
 #define CLIENTS 3
@@ -796,6 +848,7 @@ int main(void)
         cmocka_unit_test(test_callback_ends_it),
         cmocka_unit_test(test_deadline),
         cmocka_unit_test(test_close_in_the_middle),
+        cmocka_unit_test(test_out_of_memory),
         cmocka_unit_test(test_threads_with_own_driver),
         cmocka_unit_test(test_threads_with_the_callers_driver),
         cmocka_unit_test(test_stop_wakes_polls),
