@@ -5,7 +5,7 @@
  * `lanes` rows; a strip is cut into chunks of one vector register:
  *
  *              16 lanes (64 B)                                              8 lanes (32 B)
- *   FP4   8 k  row = dword; nibble p<4: k = 2p, else k = 2(p-4)+1           byte [k & 3][row]: low nibble k < 4, high nibble k >= 4
+ *   FP4   8 k  row = dword; nibble p<4: k = 2p, else k = 2(p-4)+1           byte [row >> 2][k & 3][row & 3]: low nibble k < 4, high k >= 4
  *   FP8   4 k  16-byte quarter = 4 rows: byte [k >> 1][row & 3][k & 1]      byte [k][row]
  *   BF16  2 k  row = dword, even k low                                      half [k][row]
  *

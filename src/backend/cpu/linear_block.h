@@ -24,6 +24,7 @@
 #define STREAM_ROWS 4         /* up to here weights are decoded in registers, beyond into the panel */
 #define INLINE static inline __attribute__((always_inline))
 #define UNROLL DI_UNROLL
+#define FORGET(p) __asm__("" : "+r"(p)) /* what was loaded from p is loaded again, rather than kept on the stack */
 #define KEEP(v) __asm__("" : "+v"(v)) /* stay in a register: compilers like to load such a value again for every use */
 
 INLINE int chunk_vectors(enum di_wtype type)
@@ -64,7 +65,9 @@ INLINE void stream_blocks(const struct di_tile *t, const enum di_wtype type, con
         UNROLL
         for (int s = 0; s < wide * STRIPS; s++) {
             const uint8_t *codes = p + s * strip_bytes + i * CHUNK;
+            const float *xs = x + (s / STRIPS * DEPTH + i * per_chunk) * rows;
             V w[8];
+            FORGET(xs);
             if (CHUNK == 64 || i % 2 == 0)
                 PREFETCH(codes);
             decode(type, codes, w);
@@ -72,7 +75,7 @@ INLINE void stream_blocks(const struct di_tile *t, const enum di_wtype type, con
             for (int d = 0; d < per_chunk; d++)
                 UNROLL
                 for (int r = 0; r < rows; r++)
-                    sum[s][r] = v_acc(sum[s][r], w[d], v_bcast(x + (s / STRIPS * DEPTH + i * per_chunk + d) * rows + r));
+                    sum[s][r] = v_acc(sum[s][r], w[d], v_bcast(xs + d * rows + r));
         }
     }
     UNROLL

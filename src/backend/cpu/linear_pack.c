@@ -38,7 +38,7 @@ static void put8_fp4(const uint8_t *src, int lane, uint8_t *chunk)
 {
     for (int k = 0; k < 4; k++) {
         int shift = k % 2 * 4;
-        chunk[8 * k + lane] = (uint8_t)((src[k / 2] >> shift & 15) | (src[2 + k / 2] >> shift & 15) << 4);
+        chunk[16 * (lane / 4) + 4 * k + lane % 4] = (uint8_t)((src[k / 2] >> shift & 15) | (src[2 + k / 2] >> shift & 15) << 4);
     }
 }
 
