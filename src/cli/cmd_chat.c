@@ -159,7 +159,8 @@ static di_status answer(struct chat *c, di_error *err)
     di_buf_addf(&text, "],\"thinking\":{\"type\":\"%s\"},\"reasoning_effort\":\"%s\"}", c->thinking ? "enabled" : "disabled", c->o->effort);
     TRY(di_buf_ok(&text, err));
     TRY(di_json_parse(di_buf_str(&text), NULL, &arena, &request, err));
-    TRY(di_completion_create(&c->loaded.text, DI_PROTOCOL_CHAT, request, NULL, &d, c->loaded.context, &a, err));
+    struct di_completion_setup setup = {.text = &c->loaded.text, .defaults = d, .context = c->loaded.context};
+    TRY(di_completion_create(&setup, DI_PROTOCOL_CHAT, request, &a, err));
     TRY(stream_answer(c, a, err));
     add_message(&c->history, "assistant", di_buf_str(&a->message.content), di_buf_str(&a->message.reasoning));
     TRY(di_buf_ok(&c->history, err));

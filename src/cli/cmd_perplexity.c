@@ -41,16 +41,16 @@ static di_status add_rows(void *ctx, int64_t pos, int rows, const float *logits,
     return DI_OK;
 }
 
-/* The stretch of text ids [at, at + n) behind a begin id, in `space`. */
-static di_status score_stretch(struct di_loaded *l, struct di_kv_store *store, int32_t *space, const int32_t *ids, int64_t n, float *logits, int chunk,
-                               struct sum *sum, di_error *err)
+/* n ids behind a begin id, from position 0 of a fresh slot. `score` has the model's space and sink; its ids are the buffer that is filled. */
+static di_status score_stretch(struct di_loaded *l, struct di_kv_store *store, const int32_t *ids, int64_t n, struct di_score *score, di_error *err)
 {
+    struct sum *sum = score->ctx;
+    int32_t *space = (int32_t *)score->ids;
     space[0] = l->text.controls.id[DI_CTL_BOS];
     memcpy(space + 1, ids, (size_t)n * sizeof *ids);
     sum->ids = space;
-    sum->n = n + 1;
-    struct di_score score = {.ids = space, .n = n + 1, .chunk = chunk, .decode_from = n + 1, .logits = logits, .rows = add_rows, .ctx = sum};
-    di_status status = di_score_run(l->model, store, &score, err);
+    sum->n = score->n = score->decode_from = n + 1;
+    di_status status = di_score_run(l->model, store, score, err);
     di_kv_release(store, 0);
     return status;
 }
@@ -77,9 +77,10 @@ static di_status run_perplexity(const struct options *o, struct di_buf *out, di_
     space = di_calloc((size_t)l.context, sizeof *space);
     CHECK(logits && space, err, DI_ERR_MEMORY, "", "out of memory for %d rows of logits", chunk);
     TRY(di_kv_store_create(&l.model->be->layout, 1, di_kv_blocks_for(l.context), l.context, &store, err));
+    struct di_score score = {.ids = space, .chunk = chunk, .logits = logits, .rows = add_rows, .ctx = &sum};
     for (size_t at = 0; at < ids.n; at += (size_t)l.context - 1) {
         int64_t n = (int64_t)(ids.n - at) < l.context - 1 ? (int64_t)(ids.n - at) : l.context - 1;
-        TRY(score_stretch(&l, store, space, ids.v + at, n, logits, chunk, &sum, err));
+        TRY(score_stretch(&l, store, ids.v + at, n, &score, err));
     }
     di_buf_adds(out, "{\"nll\": ");
     di_json_write_double(out, sum.nll / (double)sum.counted);

@@ -369,7 +369,8 @@ static di_status make_answer(struct di_api_request *r, const di_submission *s, e
     TRY(write_request(&r->json, s, err));
     TRY(di_json_parse(di_buf_str(&r->json), &json_limits, &r->arena, &request, err));
     CHECK(di_json_is(request, DI_JSON_OBJECT), err, DI_ERR_INVALID, "", "a request must be an object, not %s", di_json_type_name(request));
-    TRY(di_completion_create(&e->text, protocol, request, NULL, &def, e->context, &r->answer, err));
+    struct di_completion_setup setup = {.text = &e->text, .defaults = def, .context = e->context};
+    TRY(di_completion_create(&setup, protocol, request, &r->answer, err));
     if (s->n_forced) {
         r->forced = di_malloc(s->n_forced * sizeof *r->forced);
         CHECK(r->forced, err, DI_ERR_MEMORY, "", "out of memory for %zu forced tokens", s->n_forced);

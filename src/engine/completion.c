@@ -151,22 +151,21 @@ static di_status make_parser(struct di_completion *c, di_error *err)
     return di_parser_create(&s, on_event, c, &c->parser, err);
 }
 
-di_status di_completion_create(const struct di_text_model *text, enum di_protocol protocol, const struct di_json *request,
-                               const struct di_chat_options *options, const struct di_completion_defaults *defaults, int64_t context,
+di_status di_completion_create(const struct di_completion_setup *setup, enum di_protocol protocol, const struct di_json *request,
                                struct di_completion **out, di_error *err)
 {
     di_status status = DI_OK;
     *out = NULL;
     struct di_completion *c = di_calloc(1, sizeof *c);
     CHECK(c, err, DI_ERR_MEMORY, "", "out of memory for a request");
-    c->text = text;
-    TRY(di_chat_create(protocol, request, options, &c->chat, err));
+    c->text = setup->text;
+    TRY(di_chat_create(protocol, request, setup->options, &c->chat, err));
     TRY(refuse_unsupported(c->chat, err));
-    TRY(make_prompt(c, request, defaults, err));
+    TRY(make_prompt(c, request, &setup->defaults, err));
     if (c->chat->sampling.max_tokens == INT64_MIN)
-        c->chat->sampling.max_tokens = defaults->max_tokens;
-    TRY(di_chat_max_tokens(c->chat, (int64_t)c->prompt.n, context, &c->max_tokens, err));
-    TRY(make_sampling(c, defaults, err));
+        c->chat->sampling.max_tokens = setup->defaults.max_tokens;
+    TRY(di_chat_max_tokens(c->chat, (int64_t)c->prompt.n, setup->context, &c->max_tokens, err));
+    TRY(make_sampling(c, &setup->defaults, err));
     TRY(make_parser(c, err));
     *out = c;
     c = NULL;

@@ -42,11 +42,17 @@ struct di_completion {
     struct di_parser *parser;
 };
 
+/* Where requests are converted. All borrowed. */
+struct di_completion_setup {
+    const struct di_text_model *text;
+    const struct di_chat_options *options; /* NULL: the defaults of the chat encoding */
+    struct di_completion_defaults defaults;
+    int64_t context; /* tokens of one request */
+};
 /* Convert a request of a dialect: `request` (borrowed until destroy) as for di_chat_create; DI_PROTOCOL_COMPLETION takes `prompt` (text: control
  * spellings count, BOS is added unless it begins with it) or `prompt_token_ids`. Refused by name, until they exist: images, and constraints that
  * exist only as a mask (regex, grammar, choice). *out is destroyed by the caller. */
-di_status di_completion_create(const struct di_text_model *text, enum di_protocol protocol, const struct di_json *request,
-                               const struct di_chat_options *options, const struct di_completion_defaults *defaults, int64_t context,
+di_status di_completion_create(const struct di_completion_setup *setup, enum di_protocol protocol, const struct di_json *request,
                                struct di_completion **out, di_error *err);
 void di_completion_destroy(struct di_completion *c);
 /* Would the engine take it? Any thread (di_core_check). */
