@@ -1,13 +1,13 @@
-/* Names of cached content: a SHA-256 chain. A block's key covers the key of the block before it, so that two equal keys mean equal content from
- * position 0 on, in the same model, arithmetic and tenant.
+/* Names of cached content: a SHA-256 chain. A block's key covers the key of the block before it, so that two equal keys mean equal
+ * content from position 0 on, in the same model, arithmetic and tenant.
  *
  * Every message is a list of fields: type (1 byte), length (8 bytes, little endian), data; no two different lists give the same bytes.
- * Token ids are little-endian int32, so keys are the same on every host and in every process. block_key_test.c holds golden keys: a change that
- * alters them must raise DI_KEY_FORMAT.
+ * Token ids are little-endian int32, so keys are the same on every host and in every process. block_key_test.c holds golden keys: a
+ * change that alters them must raise DI_KEY_FORMAT.
  *
  *   root  = FORMAT u32, MODEL 32 bytes, NUMERICS text, SALT bytes
- *   block = PARENT 32 bytes, TOKENS n * int32, then for each image that reaches into the block, in order, IMAGE: digest 32 bytes, u32 first index in
- *           the block, u32 number of its tokens in the block, u64 index of the first of these in the image
+ *   block = PARENT 32 bytes, TOKENS n * int32, then for each image that reaches into the block, in order, IMAGE: digest 32 bytes,
+ *           u32 first index in the block, u32 number of its tokens in the block, u64 index of the first of these in the image
  *   image = RECIPE text, TYPE text, SHAPE n * int64, PIXELS bytes */
 #ifndef DI_CACHE_BLOCK_KEY_H
 #define DI_CACHE_BLOCK_KEY_H
@@ -61,7 +61,8 @@ void di_hasher_weaken(struct di_hasher *h, int bits);
 bool di_key_of_root(struct di_hasher *h, const struct di_key_root *r, struct di_key *out);
 bool di_key_of_image(struct di_hasher *h, const struct di_key_pixels *p, struct di_key *out);
 /* Key of positions [pos0, pos0 + n) of the text, 1 <= n <= 64, pos0 a multiple of 64. `out` may be `parent`. About 0.3 us. */
-bool di_key_of_block(struct di_hasher *h, const struct di_key *parent, const struct di_key_text *t, int64_t pos0, int n, struct di_key *out);
+bool di_key_of_block(struct di_hasher *h, const struct di_key *parent, const struct di_key_text *t, int64_t pos0, int n,
+                     struct di_key *out);
 
 /* Index of the first image that ends behind `pos`. */
 int di_key_image_from(const struct di_key_text *t, int64_t pos);

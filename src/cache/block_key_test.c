@@ -139,7 +139,8 @@ static void report_A14_same_bytes_other_shape_or_type(void **state)
     (void)state;
     struct di_hasher *h = new_hasher();
     uint8_t bytes[24] = {1, 2, 3};
-    struct di_key base = image_of(h, "u8", 2, 4, bytes, 24), shape = image_of(h, "u8", 4, 2, bytes, 24), type = image_of(h, "bf16", 2, 4, bytes, 24);
+    struct di_key base = image_of(h, "u8", 2, 4, bytes, 24), shape = image_of(h, "u8", 4, 2, bytes, 24),
+                  type = image_of(h, "bf16", 2, 4, bytes, 24);
     bytes[23] ^= 1;
     struct di_key last = image_of(h, "u8", 2, 4, bytes, 24);
     assert_false(di_key_equal(&base, &shape));
@@ -177,7 +178,8 @@ static void report_A13_every_byte_of_an_image_digest_counts(void **state)
     di_hasher_destroy(h);
 }
 
-/* OpenSSL 3.0 exchanges its inner context (112 bytes) at every start of a digest, whatever the caller reuses; nothing else may be allocated. */
+/* OpenSSL 3.0 exchanges its inner context (112 bytes) at every start of a digest, whatever the caller reuses; nothing else may be
+ * allocated. */
 static void hashing_a_block_allocates_nothing_of_ours(void **state)
 {
     (void)state;
@@ -204,12 +206,9 @@ int main(void)
     if (!CRYPTO_set_mem_functions(crypto_malloc, crypto_realloc, crypto_free))
         return 1;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(report_A15_keys_are_the_same_in_every_process),
-        cmocka_unit_test(report_55_hash_covers_the_logical_block),
-        cmocka_unit_test(fields_cannot_be_shifted_into_each_other),
-        cmocka_unit_test(report_A14_same_bytes_other_shape_or_type),
-        cmocka_unit_test(report_A13_every_byte_of_an_image_digest_counts),
-        cmocka_unit_test(hashing_a_block_allocates_nothing_of_ours),
+        cmocka_unit_test(report_A15_keys_are_the_same_in_every_process),   cmocka_unit_test(report_55_hash_covers_the_logical_block),
+        cmocka_unit_test(fields_cannot_be_shifted_into_each_other),        cmocka_unit_test(report_A14_same_bytes_other_shape_or_type),
+        cmocka_unit_test(report_A13_every_byte_of_an_image_digest_counts), cmocka_unit_test(hashing_a_block_allocates_nothing_of_ours),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -18,8 +18,8 @@ di_status di_block_pool_init(struct di_block_pool *p, int n, di_error *err)
     p->prev = di_calloc(count, sizeof *p->prev);
     p->next = di_calloc(count, sizeof *p->next);
     p->free_list = di_calloc(count, sizeof *p->free_list);
-    CHECK(p->refs && p->cached && p->prev && p->next && p->free_list, err, DI_ERR_MEMORY, "", "out of memory for the table of %d cache blocks",
-          n);
+    CHECK(p->refs && p->cached && p->prev && p->next && p->free_list, err, DI_ERR_MEMORY, "",
+          "out of memory for the table of %d cache blocks", n);
     while (p->n_free < n)
         push_free(p, n - 1 - p->n_free); /* lowest numbers first */
 out:

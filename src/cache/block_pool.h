@@ -5,24 +5,25 @@
  *   cached        in the index only; reclaimable, oldest release first
  *   held+cached   both
  *
- * The index keeps blocks as trees (prefix.h). A lease holds a block only together with all blocks before it in the tree, and drops from the last to
- * the first; so in the list of cached blocks a child always stands before its parent, the head of the list is a leaf without holders, and every
- * cached block is reclaimable: n_free + n_cached is exactly what can be taken.
+ * The index keeps blocks as trees (prefix.h). A lease holds a block only together with all blocks before it in the tree, and drops from
+ * the last to the first; so in the list of cached blocks a child always stands before its parent, the head of the list is a leaf without
+ * holders, and every cached block is reclaimable: n_free + n_cached is exactly what can be taken.
  *
- * Numbers only: the memory of the blocks is the store's. Not thread-safe: the engine's thread owns it. Nothing is allocated after creation. */
+ * Numbers only: the memory of the blocks is the store's. Not thread-safe: the engine's thread owns it. Nothing is allocated after
+ * creation. */
 #ifndef DI_CACHE_BLOCK_POOL_H
 #define DI_CACHE_BLOCK_POOL_H
 
 #include "cache/block_key.h"
 
 struct di_block_pool {
-    int n, n_free, n_cached;    /* n_cached: cached and not held */
-    int32_t *refs;              /* [n] leases that hold the block */
-    uint8_t *cached;            /* [n] in the index */
-    int32_t *prev, *next;       /* [n] list of cached-only blocks, -1 = end; prev of a free block is its place in free_list */
+    int n, n_free, n_cached; /* n_cached: cached and not held */
+    int32_t *refs;           /* [n] leases that hold the block */
+    uint8_t *cached;         /* [n] in the index */
+    int32_t *prev, *next;    /* [n] list of cached-only blocks, -1 = end; prev of a free block is its place in free_list */
     int32_t oldest, newest;
-    int32_t *free_list;         /* stack of n_free numbers */
-    /* Set by the index: take `block` out of the index (di_block_uncache). Called with a cached-only block while the pool has no free one. */
+    int32_t *free_list; /* stack of n_free numbers */
+    /* Set by the index: take a cached-only block out of it (di_block_uncache). Called when the pool has no free one. */
     void (*reclaim)(void *ctx, int32_t block);
     void *reclaim_ctx;
 };
@@ -66,7 +67,7 @@ struct di_lease {
 };
 
 void di_lease_init(struct di_lease *l, int32_t *pages, int cap);
-/* Let the lease have n pages, new ones its own. False, with nothing changed, if n > cap or the pool has too few available. Never shrinks. */
+/* Let the lease have n pages, new ones its own. False, with nothing changed, if n > cap or too few are available. Never shrinks. */
 bool di_lease_grow(struct di_block_pool *p, struct di_lease *l, int n);
 /* Drop the copy source, if still held. Call it when the copy is ordered before every later write to the pool. */
 void di_lease_copied(struct di_block_pool *p, struct di_lease *l);

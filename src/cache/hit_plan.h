@@ -1,9 +1,10 @@
 /* Where a request with a prefix hit starts to compute. Pure arithmetic.
  *
- * The hit offers G of positions [0, hit), and perhaps a snapshot of S from which rows >= resume can be computed. Without a snapshot the window rings
- * must be rebuilt. In exact replay the rows from hit - R on are computed again with the cached G, R = window + (layers - 1) * (window - 1)
- * (spec/model.md §8.1: 5,081 for 40 layers): each layer makes the rows right from window - 1 positions later on, so that the last `window` rows before
- * the hit are right in every ring. Bounded replay computes only the last `window` rows and is an approximation. */
+ * The hit offers G of positions [0, hit), and perhaps a snapshot of S from which rows >= resume can be computed. Without a snapshot the
+ * window rings must be rebuilt. Exact replay computes the last R rows before the hit again, with the cached G and with windows that
+ * begin at the first of them; R = window + (layers - 1) * (window - 1) (spec/model.md §8.1: 5,081 for 40 layers). Each layer is right
+ * from window - 1 positions later on than the one below, so that the window before the hit is right in every ring. Bounded replay
+ * computes only the last `window` rows and is an approximation. */
 #ifndef DI_CACHE_HIT_PLAN_H
 #define DI_CACHE_HIT_PLAN_H
 
@@ -22,14 +23,14 @@ struct di_hit {
     int64_t hit;    /* positions whose G is cached: whole groups, < n (di_match.tokens) */
     int64_t resume; /* first row after the usable snapshot, 0 = none (di_match.resume) */
     int window, layers;
-    bool bounded;   /* the request accepts bounded replay */
+    bool bounded; /* the request accepts bounded replay */
 };
 
 struct di_hit_plan {
     enum di_resume how;
     int64_t start;        /* first row to compute; = tokens saved, what a client sees as cached */
     int64_t write_from;   /* rows below it close groups that are cached already: their G rows must not be written */
-    int64_t window_floor; /* first visible window position of all rows (di_rows.window_floor): below it the rings hold nothing of this request */
+    int64_t window_floor; /* di_rows.window_floor of all rows: below it the rings hold nothing of this request */
     int64_t replayed;     /* rows below `hit` that are computed once more */
 };
 

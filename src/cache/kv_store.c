@@ -23,7 +23,8 @@ static bool allocate(struct di_kv_store *s)
     return s->blocks && s->rings && s->tails && s->pages && s->lease && s->ring_of && s->tail_of && s->pages_of;
 }
 
-di_status di_kv_store_create(const struct di_kv_layout *l, int slots, int n_blocks, int64_t max_context, struct di_kv_store **out, di_error *err)
+di_status di_kv_store_create(const struct di_kv_layout *l, int slots, int n_blocks, int64_t max_context, struct di_kv_store **out,
+                             di_error *err)
 {
     di_status status = DI_OK;
     *out = NULL;

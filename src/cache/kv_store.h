@@ -1,7 +1,7 @@
-/* Memory of the cached state: a pool of G blocks (64 tokens each) and, for each slot, its rings, tails and page table (design: two kinds of
- * cached state). All of it is allocated at creation; reserving and releasing blocks moves numbers only. Who owns which block is block_pool.h's;
- * what a block holds and whether others may share it is prefix.h's, if an index is created over `pool`. Not thread-safe: the engine's thread
- * owns it. */
+/* Memory of the cached state: a pool of G blocks (64 tokens each) and, for each slot, its rings, tails and page table (design: two kinds
+ * of cached state). All of it is allocated at creation; reserving and releasing blocks moves numbers only. Who owns which block is
+ * block_pool.h's; what a block holds and whether others may share it is prefix.h's, if an index is created over `pool`. Not thread-safe:
+ * the engine's thread owns it. */
 #ifndef DI_CACHE_KV_STORE_H
 #define DI_CACHE_KV_STORE_H
 
@@ -13,7 +13,7 @@ struct di_kv_store {
     int n_free; /* available blocks as of the latest reserve or release; di_kv_available is exact */
     uint8_t *blocks, *rings;
     float *tails;
-    int32_t *pages;         /* [slots][pages_per_slot] */
+    int32_t *pages; /* [slots][pages_per_slot] */
     struct di_block_pool pool;
     struct di_lease *lease; /* [slots]; pages of lease i = row i of the page table */
     uint8_t **ring_of;
@@ -23,7 +23,8 @@ struct di_kv_store {
 
 /* Bytes of G and of S that create will allocate. */
 void di_kv_store_bytes(const struct di_kv_layout *l, int slots, int n_blocks, int64_t max_context, uint64_t *g_bytes, uint64_t *s_bytes);
-di_status di_kv_store_create(const struct di_kv_layout *l, int slots, int n_blocks, int64_t max_context, struct di_kv_store **out, di_error *err);
+di_status di_kv_store_create(const struct di_kv_layout *l, int slots, int n_blocks, int64_t max_context, struct di_kv_store **out,
+                             di_error *err);
 void di_kv_store_destroy(struct di_kv_store *s);
 /* Blocks that `tokens` positions need. */
 static inline int di_kv_blocks_for(int64_t tokens)

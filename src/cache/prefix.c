@@ -148,6 +148,7 @@ static void reclaim(void *ctx, int32_t b)
     struct di_prefix *p = ctx;
     *evicted_slot(p, &p->tree.node[b].key) = di_key_tag(&p->tree.node[b].key);
     p->stats.evicted++;
+    p->serial++;
     node_leave(p, b, -1);
 }
 
@@ -342,8 +343,8 @@ static void count_lookup(struct di_prefix *p, const struct di_key *root, const s
     }
 }
 
-bool di_prefix_acquire(struct di_prefix *p, struct di_lease *l, const struct di_key *root, const struct di_key_text *t, const struct di_match *m,
-                       int n_pages)
+bool di_prefix_acquire(struct di_prefix *p, struct di_lease *l, const struct di_key *root, const struct di_key_text *t,
+                       const struct di_match *m, int n_pages)
 {
     if (l->n != 0 || m->serial != p->serial || m->n_blocks > n_pages || n_pages > l->cap)
         return false;
@@ -396,7 +397,8 @@ static bool chain_stands(const struct di_prefix *p, struct di_lease *l)
     return !l->broken;
 }
 
-/* Leaves that a new block contains, as far as they stand right before it in the order. */
+/* Leaves that a new block contains leave; holders keep their pages. They stand right before it: what stood between would contain them
+ * too. */
 static void supersede(struct di_prefix *p, int32_t b)
 {
     const struct di_node *x = &p->tree.node[b];
@@ -404,10 +406,8 @@ static void supersede(struct di_prefix *p, int32_t b)
     for (;;) {
         int32_t before, behind;
         di_tree_neighbours(&p->tree, &at, &before, &behind);
-        if (before < 0 || p->pool->refs[before] > 0 || p->tree.node[before].n_children > 0)
-            return;
-        const struct di_content *c = &p->tree.node[before].content;
-        if (c->n >= x->content.n || c->comparable < c->n || di_content_common(c, &x->content) < c->n)
+        const struct di_content *c = before >= 0 ? &p->tree.node[before].content : NULL;
+        if (!c || c->comparable < c->n || di_content_common(c, &x->content) < c->n)
             return;
         node_leave(p, before, b);
         p->stats.superseded++;
@@ -459,7 +459,7 @@ static bool publish_full(struct di_prefix *p, struct di_lease *l, const struct d
     } else if (there != mine) {
         di_block_hold(p->pool, there);
         l->pages[i] = there;
-        if (p->pool->cached[mine] && p->pool->refs[mine] == 1 && p->tree.node[mine].bounded >= p->tree.node[there].bounded)
+        if (p->pool->cached[mine] && p->tree.node[mine].bounded >= p->tree.node[there].bounded)
             node_leave(p, mine, there); /* my leaf, entered when it was partly filled */
         di_block_drop(p->pool, mine);
         p->stats.switched++;

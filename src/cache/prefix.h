@@ -1,20 +1,34 @@
 /* The prefix index: which blocks of the pool hold the G of which token prefixes, and which snapshots of S belong to them.
  *
- * Nodes are blocks in use by the index; a node's chain of parents spells its content from position 0. Inner nodes are full blocks of 64 tokens; leaves
- * may be partly filled (end of a prompt or of an answer), and go on being filled by the request that holds them. A page of the index is immutable in
- * the rows that its node counts. Nothing is ever returned that was not compared: keys find a node, then parent, tokens and image digests
- * are compared, so that even equal keys of different content could not serve a wrong block.
+ * Nodes are blocks in use by the index; a node's chain of parents spells its content from position 0. Inner nodes are full blocks of 64
+ * tokens; leaves may be partly filled (end of a prompt or of an answer), and go on being filled by the request that holds them. A page of
+ * the index is immutable in the rows that its node counts. Nothing is ever returned that was not compared: keys find a node, then parent,
+ * tokens and image digests are compared, so that even equal keys of different content could not serve a wrong block.
  *
  * Rules
- *  - Tenants: a prompt is looked up below its root key. Different salt, model or numerics = different root, nothing shared. To a client a prefix of
- *    another tenant is DI_MISS_NEVER_SEEN, in time and in words (A17); only `stats.other_tenant`, for the operator, counts it.
- *  - Provenance: a block is exact, or bounded when something before it went through bounded replay. Exact requests see exact blocks only. Every
- *    descendant of a bounded block is bounded. Exact content that arrives where bounded content stands replaces it and all behind it.
- *  - Equal content twice: the index keeps what it has, and the request switches its page to it. Exact requests compute the same bits, so nothing
- *    changes for them. (A bounded request may switch to other, equally approximate rows.)
- *  - Eviction is the pool's (block_pool.h): oldest release first, leaves before their parents, never a held block, O(1), no clock. A block that
- *    leaves takes its snapshots with it. Snapshots have their own number and order of use.
- *  - A partly filled leaf disappears when a later block contains it (its snapshots move to that block), unless somebody holds it.
+ *  - Tenants: a prompt is looked up below its root key. Different salt, model or numerics = different root, nothing shared. To a client a
+ *    prefix of another tenant is DI_MISS_NEVER_SEEN, in time and in words (A17); only `stats.other_tenant`, for the operator, counts it.
+ *  - Provenance: a block is exact, or bounded when something before it went through bounded replay. Exact requests see exact blocks only.
+ *    Every descendant of a bounded block is bounded. Exact content that arrives where bounded content stands replaces it and all behind
+ *    it.
+ *  - Equal content twice: the index keeps what it has, and the request switches its page to it. Exact requests compute the same bits, so
+ *    nothing changes for them. (A bounded request may switch to other, equally approximate rows.)
+ *  - Eviction is the pool's (block_pool.h): oldest release first, leaves before their parents, never a held block, O(1), no clock. A
+ *    block that leaves takes its snapshots with it. Snapshots have their own number and order of use.
+ *  - A partly filled leaf leaves the index when a later block contains it; its snapshots move to that block, its holders keep their page.
+ *
+ * Life of a request in slot i of a store (lease = &store->lease[i], text = all its tokens so far):
+ *
+ *   m = di_prefix_match(p, root, text, bounded_ok)
+ *   plan = di_hit_plan({n, m.tokens, m.resume, window, layers, bounded_ok})
+ *   if plan.how is DI_RESUME_STATE: di_prefix_restore(p, &m, kv, i)
+ *   di_prefix_acquire(p, lease, root, text, &m, pages of the whole life); false: wait, and match again later
+ *   if m.source >= 0: di_kv_copy_block(store, m.source, lease->pages[m.n_blocks], m.source_tokens); di_lease_copied
+ *   if plan.how is DI_RESUME_BOUNDED, or DI_RESUME_STATE with m.state_bounded: lease->bounded = true
+ *   compute rows plan.start, ..., with plan.window_floor; rows before plan.write_from store no G
+ *   after a step: di_prefix_publish(p, lease, text, positions computed, false)
+ *   end of prompt and end of answer: di_prefix_save(...) at that position
+ *   end, abort, preemption: publish what was computed, then di_kv_release(store, i)
  *
  * Steps launched in order (a stream) may run behind these calls: a block given back and taken again is written by a later launch than
  * the one that still reads it. A caller whose launches are not ordered must hold blocks (di_block_hold) until its fence.
@@ -30,7 +44,7 @@ struct di_prefix_params {
     struct di_block_pool *pool;   /* borrowed; the index sets its reclaim hook. One index a pool */
     struct di_state_pool *states; /* borrowed, or NULL: no snapshots */
     int64_t max_tokens;           /* longest text, at least 1 */
-    int seen;                     /* size of the memory of evicted keys, for reasons of misses only; rounded up to a power of two; 0 = 4096 */
+    int seen; /* size of the memory of evicted keys, for reasons of misses only; rounded up to a power of two; 0 = 4096 */
 };
 
 /* Why a match ended where it did. */
@@ -45,15 +59,16 @@ enum di_miss {
 
 /* What is cached of a text. Valid until the next call that changes the index (acquire, publish, save, fork, growing a lease). */
 struct di_match {
-    int64_t common;  /* tokens in common, < n */
-    int64_t tokens;  /* of these, G reaches so far: whole groups of 2 */
-    int n_blocks;    /* full blocks to share: positions [0, 64 n_blocks) */
-    int32_t source;  /* block to copy for the next page, -1 = none (copy-on-write) */
+    int64_t common;    /* tokens in common, < n */
+    int64_t tokens;    /* of these, G reaches so far: whole groups of 2 */
+    int n_blocks;      /* full blocks to share: positions [0, 64 n_blocks) */
+    int32_t source;    /* block to copy for the next page, -1 = none (copy-on-write) */
     int source_tokens; /* tokens of it in common: common - 64 n_blocks; copy their rows with di_kv_copy_block */
-    bool bounded;    /* a shared or copied block is bounded */
-    int32_t state;   /* snapshot to restore, -1 = none */
-    int64_t resume;  /* first row to compute after restoring it, 1 .. common; 0 without. At most the pool's rollback before the snapshot's position
-                      * T, and not before the block of position T - 1 */
+    bool bounded;      /* a shared or copied block is bounded */
+    int32_t state;     /* snapshot to restore, -1 = none */
+    /* First row to compute after restoring it, 1 .. common; 0 without. At most the pool's rollback before the snapshot's position T, and
+     * not before the block of position T - 1. */
+    int64_t resume;
     bool state_bounded;
     enum di_miss miss;
     int64_t miss_at; /* = common, unless DI_MISS_NONE */
@@ -77,22 +92,22 @@ struct di_prefix_stats di_prefix_stats(const struct di_prefix *p);
 /* The index's own hasher, for root and image keys. */
 struct di_hasher *di_prefix_hasher(struct di_prefix *p);
 
-/* The longest cached prefix of t->tokens[0 .. n-1), n <= max_tokens: at least the last token is left to compute. Changes nothing. `bounded_ok`: bounded
- * blocks and snapshots are acceptable. Linear in the tokens found (about 0.5 us a block), independent of what else is cached up to a
- * logarithm, and linear in the snapshots that end in the last block. */
+/* The longest cached prefix of t->tokens[0 .. n-1), n <= max_tokens: at least the last token is left to compute. Changes nothing.
+ * `bounded_ok`: bounded blocks and snapshots are acceptable. Linear in the tokens found (about 0.5 us a block), independent of what else
+ * is cached up to a logarithm, and linear in the snapshots that end in the last block. */
 struct di_match di_prefix_match(struct di_prefix *p, const struct di_key *root, const struct di_key_text *t, bool bounded_ok);
 
 /* Give an empty lease the matched blocks and own pages up to n_pages in all, and let it hold the copy source until di_lease_copied.
  * The request may write only to pages from m->n_blocks on. False, with nothing changed, if the pool cannot give so many now. */
-bool di_prefix_acquire(struct di_prefix *p, struct di_lease *l, const struct di_key *root, const struct di_key_text *t, const struct di_match *m,
-                       int n_pages);
+bool di_prefix_acquire(struct di_prefix *p, struct di_lease *l, const struct di_key *root, const struct di_key_text *t,
+                       const struct di_match *m, int n_pages);
 /* An empty lease without any hit, for a request that is not to be looked up: publishes below `root`. */
 void di_prefix_begin(struct di_lease *l, const struct di_key *root);
 
 /* Enter what the request has computed. t->tokens[0 .. n) is the request's text; the rows of all these positions, or launches that write
- * them, are in the lease's pages. Full blocks are entered once; with `tail` the partly filled last page is entered too, and may be filled on.
- * Pages of the lease may be switched to equal ones (pages[i] changes, for i < n / 64 only): refresh copies of the page table.
- * Set l->bounded before, if anything was computed through bounded replay; acquire sets it for bounded hits. */
+ * them, are in the lease's pages. Full blocks are entered once; with `tail` the partly filled last page is entered too, and may be filled
+ * on. Pages of the lease may be switched to equal ones (pages[i] changes, for i < n / 64 only): refresh copies of the page table. Set
+ * l->bounded before, if anything was computed through bounded replay; acquire sets it for bounded hits. */
 void di_prefix_publish(struct di_prefix *p, struct di_lease *l, const struct di_key_text *t, int64_t n, bool tail);
 
 /* State of a slot to be saved: rows up to `written` (exclusive) were written into its rings. */
@@ -101,9 +116,9 @@ struct di_state_from {
     int slot;
     int64_t written, draft_lo;
 };
-/* Publish [0, at) with its tail, and save the state at `at`, 1 <= at. Replaces the snapshot used longest ago when all are in use; an equal one is
- * kept and counts as used. False if nothing is there now: no pool, the rows are overwritten, the chain is broken. Call at the
- * end of the prompt and at the end of the answer, or where a caller asks. */
+/* Publish [0, at) with its tail, and save the state at `at`, 1 <= at. Replaces the snapshot used longest ago when all are in use; an
+ * equal one is kept and counts as used. False if nothing is there now: no pool, the rows are overwritten, the chain is broken. Call at
+ * the end of the prompt and at the end of the answer, or where a caller asks. */
 bool di_prefix_save(struct di_prefix *p, struct di_lease *l, const struct di_key_text *t, int64_t at, const struct di_state_from *from);
 /* Copy the matched snapshot into a slot: rows >= m->resume can be computed. Before anything else changes the index (before acquire is
  * best: acquire may evict). Returns its draft_lo. */
@@ -115,7 +130,8 @@ void di_prefix_fork(struct di_prefix *p, const struct di_lease *from, struct di_
 
 /* Check everything that must hold between tree, tables, lists and pool; NULL or what is wrong. O(blocks), for tests. */
 const char *di_prefix_check(const struct di_prefix *p);
-/* Tokens that the node of an indexed block counts (1..64) and whether it is bounded; 0 if the block is not in the index. For tests and tools. */
+/* Tokens that the node of an indexed block counts (1..64) and whether it is bounded; 0 if the block is not in the index. For tests and
+ * tools. */
 int di_prefix_node(const struct di_prefix *p, int32_t block, bool *bounded);
 
 #endif

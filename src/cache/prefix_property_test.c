@@ -1,6 +1,6 @@
-/* The whole cache against a trivially correct model. Requests with random texts live in a real store; the "network" writes, at every position, a
- * hash of everything up to it into G, rings and tails, and before each chunk everything that the chunk's rows may read is compared with what a cold
- * run would have written. Matches are compared with a search through plain lists of what the index holds. */
+/* The whole cache against a trivially correct model. Requests with random texts live in a real store; the "network" writes, at every
+ * position, a hash of everything up to it into G, rings and tails, and before each chunk everything that the chunk's rows may read is
+ * compared with what a cold run would have written. Matches are compared with a search through plain lists of what the index holds. */
 #include "cache/hit_plan.h"
 #include "cache/kv_store.h"
 #include "cache/prefix.h"
@@ -27,10 +27,21 @@
 #define TAINT 0x5555555555555555u
 
 /* One source of ratio 1 and one of ratio 2 with keys and compressed rows of 8 bytes, LAYERS rings, one tail of 16 bytes a row. */
-static const struct di_kv_layout layout = {
-    .d = 2, .di = 2, .window_row_bytes = 8, .comp_row_bytes = 8, .key_row_bytes = 8, .ring_layers = LAYERS, .n_sources = 2, .ratio = {1, 2},
-    .tail = {-1, 0}, .key_offset = {0, 1024}, .comp_offset = {512, 1280}, .block_bytes = 1536, .ring_bytes = 8 * LAYERS * DI_RING_ROWS,
-    .tail_bytes = DI_TAIL_ROWS * 16, .n_tails = 1};
+static const struct di_kv_layout layout = {.d = 2,
+                                           .di = 2,
+                                           .window_row_bytes = 8,
+                                           .comp_row_bytes = 8,
+                                           .key_row_bytes = 8,
+                                           .ring_layers = LAYERS,
+                                           .n_sources = 2,
+                                           .ratio = {1, 2},
+                                           .tail = {-1, 0},
+                                           .key_offset = {0, 1024},
+                                           .comp_offset = {512, 1280},
+                                           .block_bytes = 1536,
+                                           .ring_bytes = 8 * LAYERS * DI_RING_ROWS,
+                                           .tail_bytes = DI_TAIL_ROWS * 16,
+                                           .n_tails = 1};
 
 /* A position: the token, and which place of which image it is (0 = none). */
 struct symbol {
@@ -55,9 +66,9 @@ struct request {
 /* What a block of the index holds, by the model. */
 struct held {
     bool cached, bounded;
-    int n; /* tokens in the block */
+    int n;              /* tokens in the block */
     struct prompt text; /* from position 0 to the block's last token */
-    uint64_t stamp; /* when it was released last */
+    uint64_t stamp;     /* when it was released last */
 };
 
 struct world {
@@ -358,7 +369,8 @@ static void save(struct world *w, int slot)
     struct request *r = &w->r[slot];
     struct di_key_text t = text_of(r);
     struct di_lease *l = &w->store->lease[slot];
-    bool possible = w->states->params.count > 0 && r->done > 0 && r->written <= r->done + 6; /* what tails of 8 rows allow with one of rollback */
+    bool possible =
+        w->states->params.count > 0 && r->done > 0 && r->written <= r->done + 6; /* what tails of 8 rows allow with one of rollback */
     if (w->states->params.rollback == 1)
         assert_int_equal(di_state_can_save(w->states, r->done, r->written), r->done < 2 ? r->written <= 8 : r->written <= r->done + 6);
     bool saved = di_prefix_save(w->p, l, &t, r->done, &(struct di_state_from){&w->kv, slot, r->written, 0});
@@ -389,7 +401,8 @@ static void follow_plan(struct world *w, int slot, const struct di_match *m, con
     if (plan->how == DI_RESUME_STATE && m->state_bounded)
         w->store->lease[slot].bounded = true;
     if (plan->how == DI_RESUME_REPLAY || plan->how == DI_RESUME_BOUNDED) {
-        for (int64_t p = plan->start; p < plan->write_from; p++) { /* layer l is right from l * (window - 1) rows on; bounded replay takes all as right */
+        for (int64_t p = plan->start; p < plan->write_from;
+             p++) { /* layer l is right from l * (window - 1) rows on; bounded replay takes all as right */
             bool wrong[LAYERS];
             for (int l = 0; l < LAYERS; l++)
                 wrong[l] = plan->how == DI_RESUME_REPLAY && p < plan->start + l * (WINDOW - 1);
@@ -589,12 +602,13 @@ static void random_life_agrees_with_the_model(void **state)
             operation(w);
         assert_int_equal(di_mem_calls(), calls); /* nothing is allocated while running */
         struct di_prefix_stats s = di_prefix_stats(w->p);
-        printf("%d blocks: %llu lookups, %llu with blocks, %llu with a partial block, %llu resumed, %llu replayed, %llu bounded; %llu inserted, "
+        printf("%d blocks: %llu lookups, %llu with blocks, %llu with a partial block, %llu resumed, %llu replayed, %llu bounded; %llu "
+               "inserted, "
                "%llu switched, %llu superseded, %llu replaced, %llu evicted\n",
                w->blocks, (unsigned long long)s.lookups, (unsigned long long)w->hits, (unsigned long long)w->partial,
                (unsigned long long)w->resumed, (unsigned long long)w->replayed, (unsigned long long)w->bounded_hits,
-               (unsigned long long)s.inserted, (unsigned long long)s.switched, (unsigned long long)s.superseded, (unsigned long long)s.replaced,
-               (unsigned long long)s.evicted);
+               (unsigned long long)s.inserted, (unsigned long long)s.switched, (unsigned long long)s.superseded,
+               (unsigned long long)s.replaced, (unsigned long long)s.evicted);
         assert_true(w->hits > 0 && w->partial > 0 && s.evicted > 0);
         close_world(w);
     }

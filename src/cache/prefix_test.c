@@ -14,10 +14,21 @@
 #define CONTEXT 8192
 
 /* Two sources (ratio 1 and 2), one ring layer: rows are 8 bytes. */
-static const struct di_kv_layout layout = {.d = 2, .di = 2, .window_row_bytes = 8, .comp_row_bytes = 8, .key_row_bytes = 8, .ring_layers = 1,
-                                           .n_sources = 2, .ratio = {1, 2}, .tail = {-1, 0}, .comp_offset = {512, 1280},
-                                           .key_offset = {0, 1024}, .block_bytes = 1536, .ring_bytes = 8 * DI_RING_ROWS,
-                                           .tail_bytes = DI_TAIL_ROWS * 16, .n_tails = 1};
+static const struct di_kv_layout layout = {.d = 2,
+                                           .di = 2,
+                                           .window_row_bytes = 8,
+                                           .comp_row_bytes = 8,
+                                           .key_row_bytes = 8,
+                                           .ring_layers = 1,
+                                           .n_sources = 2,
+                                           .ratio = {1, 2},
+                                           .tail = {-1, 0},
+                                           .comp_offset = {512, 1280},
+                                           .key_offset = {0, 1024},
+                                           .block_bytes = 1536,
+                                           .ring_bytes = 8 * DI_RING_ROWS,
+                                           .tail_bytes = DI_TAIL_ROWS * 16,
+                                           .n_tails = 1};
 
 struct world {
     struct di_kv_store *store;
@@ -33,7 +44,8 @@ static di_status world_create(struct world *w, int blocks, int states)
     di_status status = DI_OK;
     *w = (struct world){0};
     TRY(di_kv_store_create(&layout, SLOTS, blocks, CONTEXT, &w->store, NULL));
-    TRY(di_state_pool_create(&(struct di_state_params){.layout = &layout, .count = states, .window = 128, .rollback = 1}, &w->states, NULL));
+    TRY(di_state_pool_create(&(struct di_state_params){.layout = &layout, .count = states, .window = 128, .rollback = 1}, &w->states,
+                             NULL));
     params.pool = &w->store->pool;
     params.states = w->states;
     TRY(di_prefix_create(&params, &w->p, NULL));
@@ -218,12 +230,39 @@ static void forged_keys(int bits)
     world_destroy(&w);
 }
 
+/* What stands behind colliding blocks is the same, but not behind the same: the parent is compared too. */
+static void forged_parents(int bits)
+{
+    struct world w = open_world(60, 4);
+    int32_t tokens[200];
+    di_hasher_weaken(di_prefix_hasher(w.p), bits);
+    for (int i = 0; i < 8; i++)
+        for (int n = 64; n <= 200; n += 136) {
+            for (int k = 0; k < 200; k++)
+                tokens[k] = k < 64 ? i : 7;
+            struct di_key_text whole = text(tokens, 200), t = text(tokens, n);
+            int64_t found = n > 64 ? 64 : 0; /* the first block of this text; what others have behind theirs does not count */
+            assert_int_equal(di_prefix_match(w.p, &w.root, &whole, false).common, found);
+            struct di_lease *l = &w.store->lease[0];
+            run(&w, 0, &w.root, &t, false);
+            assert_true(di_kv_reserve(w.store, 0, 200));
+            di_prefix_begin(l, &w.root);
+            di_prefix_publish(w.p, l, &t, n, false);
+            assert_int_equal(di_prefix_stats(w.p).switched, n > 64 ? 4 * i + 4 : 4 * i + 1);
+            assert_null(di_prefix_check(w.p));
+            di_kv_release(w.store, 0);
+        }
+    world_destroy(&w);
+}
+
 static void report_A18_forged_key(void **state)
 {
     (void)state;
     forged_keys(0);
     forged_keys(8);
     forged_keys(16);
+    forged_parents(0);
+    forged_parents(256);
 }
 
 /* Images stand behind equal placeholder tokens: only the digest tells them apart, in full blocks and in the rest. */
@@ -334,6 +373,25 @@ static void bounded_blocks_never_serve_exact_requests(void **state)
     di_free(a);
 }
 
+/* A bounded request that ends inside exact blocks saves a bounded state; the exact one takes its place. */
+static void exact_states_replace_bounded_ones(void **state)
+{
+    (void)state;
+    struct world w = open_world(20, 4);
+    int32_t *a = numbers(300, 1);
+    struct di_key_text t = text(a, 300);
+    run(&w, 0, &w.root, &t, false);
+    publish_as(&w, &t, true);
+    assert_int_equal(di_prefix_match(w.p, &w.root, &t, false).resume, 0);
+    assert_int_equal(di_prefix_match(w.p, &w.root, &t, true).resume, 299);
+    publish_as(&w, &t, false);
+    publish_as(&w, &t, true); /* and is not replaced by one */
+    assert_int_equal(di_prefix_match(w.p, &w.root, &t, false).resume, 299);
+    assert_int_equal(di_prefix_stats(w.p).states, 1);
+    world_destroy(&w);
+    di_free(a);
+}
+
 /* Two requests compute the same at the same time: one page remains, both hold it. */
 static void equal_pages_become_one(void **state)
 {
@@ -396,12 +454,14 @@ static void states_are_saved_only_while_their_rows_stand(void **state)
     struct di_kv_layout no_tails = layout;
     struct di_state_pool *pool;
     no_tails.n_tails = 0;
-    assert_int_equal(di_state_pool_create(&(struct di_state_params){.layout = &no_tails, .window = 128, .rollback = 1}, &pool, NULL), DI_OK);
+    assert_int_equal(di_state_pool_create(&(struct di_state_params){.layout = &no_tails, .window = 128, .rollback = 1}, &pool, NULL),
+                     DI_OK);
     assert_true(di_state_can_save(pool, 300, 316));
     assert_false(di_state_can_save(pool, 300, 317));
     assert_true(di_state_can_save(pool, 5, 140));
     di_state_pool_destroy(pool);
-    assert_int_equal(di_state_pool_create(&(struct di_state_params){.layout = &layout, .window = 128, .rollback = 8}, &pool, NULL), DI_ERR_INVALID);
+    assert_int_equal(di_state_pool_create(&(struct di_state_params){.layout = &layout, .window = 128, .rollback = 8}, &pool, NULL),
+                     DI_ERR_INVALID);
     world_destroy(&w);
 }
 
@@ -449,6 +509,7 @@ int main(void)
         cmocka_unit_test(images_limit_the_partial_match),
         cmocka_unit_test(misses_have_reasons),
         cmocka_unit_test(bounded_blocks_never_serve_exact_requests),
+        cmocka_unit_test(exact_states_replace_bounded_ones),
         cmocka_unit_test(equal_pages_become_one),
         cmocka_unit_test(a_failed_acquire_changes_nothing),
         cmocka_unit_test(states_are_saved_only_while_their_rows_stand),

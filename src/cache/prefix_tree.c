@@ -251,7 +251,8 @@ void di_tree_remove(struct di_tree *t, int32_t b)
 
 static bool belongs(const struct di_tree *t, int32_t b, const struct di_place *at)
 {
-    return b >= 0 && t->node[b].parent == at->parent && t->node[b].bounded == at->bounded && di_key_equal(&t->node[b].parent_key, at->parent_key);
+    return b >= 0 && t->node[b].parent == at->parent && t->node[b].bounded == at->bounded &&
+           di_key_equal(&t->node[b].parent_key, at->parent_key);
 }
 
 void di_tree_neighbours(const struct di_tree *t, const struct di_place *at, int32_t *before, int32_t *behind)

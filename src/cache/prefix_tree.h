@@ -1,11 +1,12 @@
-/* Inside of prefix.c: the nodes, found by key, and ordered so that the node that shares most with a given content is a neighbour of its place.
- * Node number = block number. Knows nothing of owners, eviction or snapshots. */
+/* Inside of prefix.c: the nodes, found by key, and ordered so that the node that shares most with a given content is a neighbour of its
+ * place. Node number = block number. Knows nothing of owners, eviction or snapshots. */
 #ifndef DI_CACHE_PREFIX_TREE_H
 #define DI_CACHE_PREFIX_TREE_H
 
 #include "cache/block_key.h"
 
-/* Images have at least 100 tokens at released sizes (spec/vision.md §1), so 2 reach into a block; more than 4 are hashed but not compared. */
+/* Images have at least 100 tokens at released sizes (spec/vision.md §1), so 2 reach into a block; more than 4 are hashed but not
+ * compared. */
 #define DI_CONTENT_SPANS 4
 
 /* What a block holds. Image positions carry the same token id, so images are part of the comparison. */
@@ -38,7 +39,7 @@ struct di_tree {
     struct di_node *node; /* [n] */
     int32_t *bucket;      /* [mask + 1] heads by key */
     uint32_t mask;
-    int32_t root;         /* of a treap ordered by parent key, provenance, content; priorities come from the keys */
+    int32_t root; /* of a treap ordered by parent key, provenance, content; priorities come from the keys */
 };
 
 di_status di_tree_init(struct di_tree *t, int n, di_error *err);

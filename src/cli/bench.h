@@ -5,7 +5,7 @@
 #include "base/threads.h"
 
 struct di_bench_options {
-    const char *suite, *isa, *filter, *model, *json; /* isa NULL: the best; filter: only rows whose name contains it */
+    const char *suite, *isa, *filter, *model, *json, *trace; /* isa NULL: the best; filter: only rows whose name contains it */
     int64_t threads, rounds, batch, context, prefill_chunk;
     bool profile;
 };
@@ -30,5 +30,6 @@ double di_bench_median(double *v, int n); /* sorts v */
 di_status di_bench_kernels(const struct di_bench_options *o, di_error *err);
 di_status di_bench_vector(const struct di_bench_options *o, di_error *err);
 di_status di_bench_model(const struct di_bench_options *o, di_error *err);
+di_status di_bench_cache(const struct di_bench_options *o, di_error *err);
 
 #endif

@@ -1,4 +1,5 @@
 /* deepinfer bench: measures, and prints every figure beside the floor that was measured in the same run. */
+#include "backend/backend.h"
 #include "cli/bench.h"
 #include "cli/commands.h"
 #include "cli/io.h"
@@ -7,7 +8,7 @@
 
 #define FIELD(name) offsetof(struct di_bench_options, name)
 static const struct di_option table[] = {
-    {"suite", DI_OPT_CHOICE, FIELD(suite), "kernels", 0, 0, "kernels|vector|model", "NAME", "What to measure.", false},
+    {"suite", DI_OPT_CHOICE, FIELD(suite), "kernels", 0, 0, "kernels|vector|model|cache", "NAME", "What to measure.", false},
     {"cpu-isa", DI_OPT_STRING, FIELD(isa), NULL, 0, 0, NULL, "NAME", "Instruction set: avx2, avx512, avx512bf16 or amx; default the best.", false},
     {"threads", DI_OPT_INT, FIELD(threads), "0", 0, DI_POOL_MAX_THREADS, NULL, "N", "Threads; 0 is all processors.", false},
     {"rounds", DI_OPT_INT, FIELD(rounds), "7", 1, 1000, NULL, "N", "Measurements of each row; the median counts.", false},
@@ -17,13 +18,14 @@ static const struct di_option table[] = {
     {"context", DI_OPT_INT, FIELD(context), "0", 0, 1 << 20, NULL, "N", "Suite model: decode behind N tokens only.", false},
     {"prefill-chunk", DI_OPT_INT, FIELD(prefill_chunk), "256", 1, 65536, NULL, "N", "Suite model: prompt rows of one step.", false},
     {"profile", DI_OPT_BOOL, FIELD(profile), "false", 0, 0, NULL, NULL, "Suite model: print where the time of each step goes, op by op.", false},
-    {"json", DI_OPT_STRING, FIELD(json), NULL, 0, 0, NULL, "FILE", "Suite model: also write all figures to this file.", false},
+    {"json", DI_OPT_STRING, FIELD(json), NULL, 0, 0, NULL, "FILE", "Suites model and cache: also write all figures to this file.", false},
+    {"trace", DI_OPT_STRING, FIELD(trace), NULL, 0, 0, NULL, "FILE", "Suite cache: requests to replay, one JSON object a line with input_length, output_length and hash_ids.", false},
 };
 
 static const struct suite {
     const char *name;
     di_status (*run)(const struct di_bench_options *o, di_error *err);
-} suites[] = {{"kernels", di_bench_kernels}, {"vector", di_bench_vector}, {"model", di_bench_model}};
+} suites[] = {{"kernels", di_bench_kernels}, {"vector", di_bench_vector}, {"model", di_bench_model}, {"cache", di_bench_cache}};
 
 static int run(const void *options)
 {
@@ -39,7 +41,7 @@ static int run(const void *options)
 const struct di_command di_cmd_bench = {
     .name = "bench",
     .summary = "measure speed: floor, measured, percent of floor",
-    .usage = "[--suite kernels|vector|model] [--model DIR] [--cpu-isa NAME] [--threads N] [--rounds N] [--filter TEXT]",
+    .usage = "[--suite kernels|vector|model|cache] [--model DIR] [--cpu-isa NAME] [--threads N] [--rounds N] [--filter TEXT]",
     .options = table,
     .n_options = sizeof table / sizeof *table,
     .options_size = sizeof(struct di_bench_options),
