@@ -199,8 +199,9 @@ static void add_delta(void *arg, const struct di_parse_event *event)
     di_event_write_json(b, event);
 }
 
-static di_status run_record(struct job *j, const struct di_json *r)
+static di_status run_record(void *ctx, const struct di_json *r)
 {
+    struct job *j = ctx;
     static const char *const forms[] = {"text", "pieces", "segments", "token_ids"};
     di_status status = DI_OK;
     struct settings s;
@@ -244,52 +245,6 @@ static di_status run_record(struct job *j, const struct di_json *r)
 out:
     di_parser_destroy(p);
     di_message_fini(&m);
-    return status;
-}
-
-static di_status run_line(struct job *j, struct di_str line, int64_t number, bool *failed)
-{
-    struct di_arena arena;
-    struct di_json *record = NULL;
-    di_arena_init(&arena);
-    di_buf_clear(&j->out);
-    di_status status = di_json_parse(line, NULL, &arena, &record, j->err);
-    if (status == DI_OK)
-        status = run_record(j, record);
-    if (status != DI_OK) {
-        *failed = true;
-        di_buf_clear(&j->out);
-        di_add_error_object(&j->out, di_json_get(record, "id"), j->err, number);
-    }
-    di_arena_fini(&arena);
-    status = di_buf_ok(&j->out, j->err);
-    return status == DI_OK ? di_write_line(stdout, di_buf_str(&j->out), j->err) : status;
-}
-
-static di_status run_lines(struct job *j, bool *failed)
-{
-    struct di_lines in;
-    struct di_str line;
-    bool more;
-    di_status status = di_lines_open(&in, NULL, 0, j->err);
-    if (status != DI_OK)
-        return status;
-    for (;;) {
-        di_status got = di_lines_next(&in, &line, &more, j->err);
-        if (got == DI_OK && !more)
-            break;
-        if (got == DI_ERR_LIMIT) { /* the line was skipped */
-            *failed = true;
-            di_buf_clear(&j->out);
-            di_add_error_object(&j->out, NULL, j->err, in.number);
-            TRY(di_write_line(stdout, di_buf_str(&j->out), j->err));
-            continue;
-        }
-        TRY(got);
-        TRY(run_line(j, line, in.number, failed));
-    }
-out:
-    di_lines_close(&in);
     return status;
 }
 
@@ -353,7 +308,7 @@ static int run(const void *options)
     bool failed = false;
     di_error err = {0};
     struct job j = {.opt = options, .err = &err};
-    di_status status = j.opt->jsonl ? run_lines(&j, &failed) : run_text(&j);
+    di_status status = j.opt->jsonl ? di_run_jsonl(&(struct di_jsonl){run_record, &j, &j.out, &err}, &failed) : run_text(&j);
     di_buf_fini(&j.out);
     di_tokenizer_destroy(j.tokenizer);
     if (status != DI_OK)

@@ -188,52 +188,32 @@ static di_status render(struct job *j, enum di_protocol protocol, const struct d
     return status;
 }
 
-/* {"protocol", "request"} of a line, or with `bare` a request alone. */
-static di_status run_text(struct job *j, struct di_str text, bool bare)
+/* {"protocol", "request"} of a line. */
+static di_status run_record(void *ctx, const struct di_json *v)
+{
+    struct job *j = ctx;
+    enum di_protocol protocol = DI_PROTOCOL_CHAT;
+    const struct di_json *request = di_json_get(v, "request"), *name = di_json_get(v, "protocol");
+    di_protocol_from_name(di_str_c(j->opt->protocol), &protocol);
+    if (!request)
+        return di_fail(j->err, DI_ERR_INVALID, "", "an object with \"request\" was expected");
+    if (name && (name->type != DI_JSON_STRING || !di_protocol_from_name(name->text, &protocol)))
+        return di_fail(j->err, DI_ERR_INVALID, "protocol", "chat, responses or messages was expected");
+    return render(j, protocol, request);
+}
+
+/* A request alone. */
+static di_status run_text(struct job *j, struct di_str text)
 {
     struct di_arena arena;
     struct di_json *v;
     enum di_protocol protocol = DI_PROTOCOL_CHAT;
-    di_status status = DI_OK;
     di_arena_init(&arena);
-    di_buf_clear(&j->out);
-    TRY(di_json_parse(text, NULL, &arena, &v, j->err));
     di_protocol_from_name(di_str_c(j->opt->protocol), &protocol);
-    const struct di_json *request = bare ? v : di_json_get(v, "request"), *name = bare ? NULL : di_json_get(v, "protocol");
-    CHECK(request, j->err, DI_ERR_INVALID, "", "an object with \"request\" was expected");
-    CHECK(!name || (name->type == DI_JSON_STRING && di_protocol_from_name(name->text, &protocol)), j->err, DI_ERR_INVALID, "protocol",
-          "chat, responses or messages was expected");
-    TRY(render(j, protocol, request));
-out:
+    di_status status = di_json_parse(text, NULL, &arena, &v, j->err);
+    if (status == DI_OK)
+        status = render(j, protocol, v);
     di_arena_fini(&arena);
-    return status;
-}
-
-static di_status run_lines(struct job *j, bool *failed)
-{
-    struct di_lines in;
-    struct di_str line;
-    bool more;
-    di_status status = di_lines_open(&in, NULL, 0, j->err);
-    if (status != DI_OK)
-        return status;
-    for (;;) {
-        status = di_lines_next(&in, &line, &more, j->err);
-        if (status == DI_OK && !more)
-            break;
-        if (status == DI_OK)
-            status = run_text(j, line, false);
-        else if (status != DI_ERR_LIMIT)
-            break;
-        if (status != DI_OK) {
-            *failed = true;
-            di_buf_clear(&j->out);
-            di_add_error_object(&j->out, NULL, j->err, in.number);
-        }
-        TRY(di_write_line(stdout, di_buf_str(&j->out), j->err));
-    }
-out:
-    di_lines_close(&in);
     return status;
 }
 
@@ -242,7 +222,7 @@ static di_status run_stdin(struct job *j)
     struct di_buf text = {0};
     di_status status = di_read_stdin(DI_LINE_LIMIT, &text, j->err);
     if (status == DI_OK)
-        status = run_text(j, di_buf_str(&text), true);
+        status = run_text(j, di_buf_str(&text));
     if (status == DI_OK)
         status = di_write_line(stdout, di_buf_str(&j->out), j->err);
     di_buf_fini(&text);
@@ -266,7 +246,7 @@ static int run(const void *options)
         TRY(read_image_id(opt->model, &image_id, &err));
         TRY(di_control_ids_find(j.tokenizer, image_id, &j.controls, &err));
     }
-    status = opt->jsonl ? run_lines(&j, &failed) : run_stdin(&j);
+    status = opt->jsonl ? di_run_jsonl(&(struct di_jsonl){run_record, &j, &j.out, &err}, &failed) : run_stdin(&j);
 out:
     di_tokenizer_destroy(j.tokenizer);
     di_ids_fini(&j.ids);

@@ -100,8 +100,9 @@ out:
 
 /* ---- records ---- */
 
-static di_status run_record(struct job *j, const struct di_json *record)
+static di_status run_record(void *ctx, const struct di_json *record)
 {
+    struct job *j = ctx;
     const struct di_json *text = di_json_get(record, "text"), *ids = di_json_get(record, "ids"), *added = di_json_get(record, "added");
     di_status status = DI_OK;
     CHECK(di_json_is(record, DI_JSON_OBJECT), j->err, DI_ERR_INVALID, "", "an object was expected, not %s", di_json_type_name(record));
@@ -120,52 +121,6 @@ static di_status run_record(struct job *j, const struct di_json *record)
     di_buf_addc(&j->out, '}');
     TRY(di_buf_ok(&j->out, j->err));
 out:
-    return status;
-}
-
-static di_status run_line(struct job *j, struct di_str line, int64_t number, bool *failed)
-{
-    struct di_arena arena;
-    struct di_json *record = NULL;
-    di_arena_init(&arena);
-    di_buf_clear(&j->out);
-    di_status status = di_json_parse(line, NULL, &arena, &record, j->err);
-    if (status == DI_OK)
-        status = run_record(j, record);
-    if (status != DI_OK) {
-        *failed = true;
-        di_buf_clear(&j->out);
-        di_add_error_object(&j->out, di_json_get(record, "id"), j->err, number);
-    }
-    di_arena_fini(&arena);
-    status = di_buf_ok(&j->out, j->err);
-    return status == DI_OK ? di_write_line(stdout, di_buf_str(&j->out), j->err) : status;
-}
-
-static di_status run_lines(struct job *j, bool *failed)
-{
-    struct di_lines in;
-    struct di_str line;
-    bool more;
-    di_status status = di_lines_open(&in, NULL, 0, j->err);
-    if (status != DI_OK)
-        return status;
-    for (;;) {
-        di_status got = di_lines_next(&in, &line, &more, j->err);
-        if (got == DI_OK && !more)
-            break;
-        if (got == DI_ERR_LIMIT) { /* the line was skipped */
-            *failed = true;
-            di_buf_clear(&j->out);
-            di_add_error_object(&j->out, NULL, j->err, in.number);
-            TRY(di_write_line(stdout, di_buf_str(&j->out), j->err));
-            continue;
-        }
-        TRY(got);
-        TRY(run_line(j, line, in.number, failed));
-    }
-out:
-    di_lines_close(&in);
     return status;
 }
 
@@ -220,7 +175,7 @@ static int run(const void *options)
     CHECK(opt->jsonl + (opt->time > 0) + opt->decode < 2, &err, DI_ERR_INVALID, "", "--jsonl, --time and --decode exclude each other");
     TRY(di_tokenizer_load(opt->model, &tokenizer, &err));
     j.tokenizer = tokenizer;
-    TRY(opt->jsonl ? run_lines(&j, &failed) : run_whole(&j));
+    TRY(opt->jsonl ? di_run_jsonl(&(struct di_jsonl){run_record, &j, &j.out, &err}, &failed) : run_whole(&j));
 out:
     di_ids_fini(&j.ids);
     di_buf_fini(&j.out);

@@ -149,3 +149,49 @@ void di_add_error_object(struct di_buf *b, const struct di_json *id, const di_er
     b->failed = b->failed || message.failed;
     di_buf_fini(&message);
 }
+
+static di_status run_line(const struct di_jsonl *j, struct di_str line, int64_t number, bool *failed)
+{
+    struct di_arena arena;
+    struct di_json *record = NULL;
+    di_arena_init(&arena);
+    di_buf_clear(j->out);
+    di_status status = di_json_parse(line, NULL, &arena, &record, j->err);
+    if (status == DI_OK)
+        status = j->record(j->ctx, record);
+    if (status != DI_OK) {
+        *failed = true;
+        di_buf_clear(j->out);
+        di_add_error_object(j->out, di_json_get(record, "id"), j->err, number);
+    }
+    di_arena_fini(&arena);
+    status = di_buf_ok(j->out, j->err);
+    return status == DI_OK ? di_write_line(stdout, di_buf_str(j->out), j->err) : status;
+}
+
+di_status di_run_jsonl(const struct di_jsonl *j, bool *failed)
+{
+    struct di_lines in;
+    struct di_str line;
+    bool more;
+    di_status status = di_lines_open(&in, NULL, 0, j->err);
+    if (status != DI_OK)
+        return status;
+    for (;;) {
+        di_status got = di_lines_next(&in, &line, &more, j->err);
+        if (got == DI_OK && !more)
+            break;
+        if (got == DI_ERR_LIMIT) { /* the line was skipped */
+            *failed = true;
+            di_buf_clear(j->out);
+            di_add_error_object(j->out, NULL, j->err, in.number);
+            TRY(di_write_line(stdout, di_buf_str(j->out), j->err));
+            continue;
+        }
+        TRY(got);
+        TRY(run_line(j, line, in.number, failed));
+    }
+out:
+    di_lines_close(&in);
+    return status;
+}

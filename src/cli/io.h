@@ -45,6 +45,17 @@ di_status di_write_line(FILE *f, struct di_str s, di_error *err);
 /* Write s as it is and flush. */
 di_status di_write_text(FILE *f, struct di_str s, di_error *err);
 
+/* A command with one JSON value per line of stdin and one result line for each. */
+struct di_jsonl {
+    /* Append the result of a record to *out. A failure becomes an error object with the record's id and the line's number, and the run goes on. */
+    di_status (*record)(void *ctx, const struct di_json *record);
+    void *ctx;
+    struct di_buf *out; /* emptied before each record */
+    di_error *err;
+};
+/* Until the end of stdin. *failed is set if a line failed; the status is that of the input or output as a whole. */
+di_status di_run_jsonl(const struct di_jsonl *j, bool *failed);
+
 /* Append {"id":ID,"error":{"code":"...","message":"...","line":N}}. id NULL gives null; line 0 leaves "line" out. The message is
  * "where: message" of err, made valid UTF-8. */
 void di_add_error_object(struct di_buf *b, const struct di_json *id, const di_error *err, int64_t line);
