@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Decode and prefill of the nano model against an eager PyTorch forward of the same network, in turns on the same cores.
 
-    bench/eager_nano.py [--binary build/deepinfer] [--model models/nano] [--rounds 5] [--dtype float32] [--json FILE]
+    bench/eager_nano.py [--binary build/deepinfer] [--model models/nano] [--rounds 5] [--dtype float32] [--threads 1,2] [--json FILE]
 
 The PyTorch side is written as modelling code usually is: weights dequantised at load, one op after another, caches that grow by torch.cat, a
 loop over the experts that were hit. It has none of the model's roundings and quantisers; its logits are first compared with those of
@@ -383,6 +383,7 @@ def main():
     parser.add_argument("--model", default=os.path.join(ROOT, "models/nano"))
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--threads", default="1,2", help="thread counts to try; the fastest counts on each side")
     parser.add_argument("--json")
     args = parser.parse_args()
     torch.manual_seed(1)
@@ -393,13 +394,13 @@ def main():
         sys.exit("this is not the same network")
     model = Model(args.model, token_map(args.model), getattr(torch, args.dtype))
     tests = [("decode 1 behind 100", lambda: eager_decode(model, ids, 100, 16)), ("prefill 512", lambda: eager_prefill(model, ids, 512))]
-    print(f"torch {torch.__version__}, {args.dtype}; tokens/s, median of {args.rounds} rounds in turns, the faster of 1 and 2 threads\n")
+    print(f"torch {torch.__version__}, {args.dtype}; tokens/s, median of {args.rounds} rounds in turns, the fastest of {args.threads} threads\n")
     print(f"| {'test':<20} | {'eager PyTorch':>13} | {'deepinfer':>9} | {'ratio':>6} |\n|---|---|---|---|")
-    results = []
+    results, counts = [], [int(n) for n in args.threads.split(",")]
     for name, eager in tests:
-        theirs, mine = {1: [], 2: []}, {1: [], 2: []}
+        theirs, mine = {n: [] for n in counts}, {n: [] for n in counts}
         for _ in range(args.rounds):
-            for threads in (1, 2):
+            for threads in counts:
                 torch.set_num_threads(threads)
                 theirs[threads].append(eager())
                 mine[threads].append(ours(args, name, threads))

@@ -26,8 +26,8 @@ def main():
     fig, ax = plt.subplots(figsize=(8, 0.28 * len(names) * len(series) + 1.2), layout="constrained")
     height = 0.8 / len(series)
     for i, (label, rows) in enumerate(series):
-        y = [k + (i - (len(series) - 1) / 2) * height for k in range(len(names))]
-        bars = ax.barh(y, [rows.get(n, 0) for n in names], height * 0.92, label=label)
+        y = [k + (i - (len(series) - 1) / 2) * height for k, n in enumerate(names) if n in rows]
+        bars = ax.barh(y, [rows[n] for n in names if n in rows], height * 0.92, label=label)
         ax.bar_label(bars, fmt="%.0f", padding=2, fontsize=7)
     ax.set_yticks(range(len(names)), names)
     ax.invert_yaxis()
