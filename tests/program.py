@@ -119,6 +119,8 @@ class Program:
             f.seek(0)
             texts.append(f.read())
             f.close()
+        if re.search(rb"Sanitizer|runtime error", texts[1]):
+            p.returncode = "sanitizer report"
         return Result(p.returncode, *texts, rss, usage.ru_utime + usage.ru_stime)
 
     def generate(self, requests, *flags, model=NANO, **kwargs):
