@@ -9,13 +9,13 @@
 
 #define ROUNDS 7
 
-#define CHECK(call)                                                             \
-    do {                                                                        \
-        dnnl_status_t status_ = (call);                                         \
-        if (status_ != dnnl_success) {                                          \
+#define CHECK(call)                                                                         \
+    do {                                                                                    \
+        dnnl_status_t status_ = (call);                                                     \
+        if (status_ != dnnl_success) {                                                      \
             fprintf(stderr, "%s:%d: oneDNN status %d\n", __FILE__, __LINE__, (int)status_); \
-            exit(1);                                                            \
-        }                                                                       \
+            exit(1);                                                                        \
+        }                                                                                   \
     } while (0)
 
 static int threads;
@@ -61,7 +61,8 @@ static void measure(dnnl_engine_t engine, dnnl_stream_t stream, const char *name
     CHECK(dnnl_primitive_create(&primitive, pd));
     CHECK(dnnl_primitive_desc_query(pd, dnnl_query_impl_info_str, 0, &impl));
     const dnnl_memory_desc_t *bp = dnnl_primitive_desc_query_md(pd, dnnl_query_weights_md, 0);
-    dnnl_exec_arg_t args[] = {{DNNL_ARG_SRC, memory(&a, engine)}, {DNNL_ARG_WEIGHTS, memory(bp, engine)}, {DNNL_ARG_DST, memory(&c, engine)}};
+    dnnl_exec_arg_t args[] = {
+        {DNNL_ARG_SRC, memory(&a, engine)}, {DNNL_ARG_WEIGHTS, memory(bp, engine)}, {DNNL_ARG_DST, memory(&c, engine)}};
     double time[ROUNDS];
     for (int i = -1; i < ROUNDS; i++) {
         double start = seconds();
@@ -84,7 +85,9 @@ int main(int argc, char **argv)
     static const struct {
         const char *name;
         int n, k;
-    } shapes[] = {{"experts w1+w3 4608x5120", 4608, 5120}, {"experts w2 5120x2304", 5120, 2304}, {"wq_b 32768x1280", 32768, 1280},
+    } shapes[] = {{"experts w1+w3 4608x5120", 4608, 5120},
+                  {"experts w2 5120x2304", 5120, 2304},
+                  {"wq_b 32768x1280", 32768, 1280},
                   {"wo_b 5120x8192", 5120, 8192}};
     static const int rows[] = {64, 128, 512};
     dnnl_engine_t engine;
@@ -92,8 +95,8 @@ int main(int argc, char **argv)
     threads = argc > 1 ? atoi(argv[1]) : 1; /* the caller sets OMP_NUM_THREADS to the same number */
     CHECK(dnnl_engine_create(&engine, dnnl_cpu, 0));
     CHECK(dnnl_stream_create(&stream, engine, dnnl_stream_default_flags));
-    printf("| oneDNN %d.%d.%d bf16 matmul         | rows |        ms | GFLOP/s | implementation |\n|---|---|---|---|---|\n", dnnl_version()->major,
-           dnnl_version()->minor, dnnl_version()->patch);
+    printf("| oneDNN %d.%d.%d bf16 matmul         | rows |        ms | GFLOP/s | implementation |\n|---|---|---|---|---|\n",
+           dnnl_version()->major, dnnl_version()->minor, dnnl_version()->patch);
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         for (size_t r = 0; r < sizeof rows / sizeof *rows; r++)
             measure(engine, stream, shapes[i].name, rows[r], shapes[i].n, shapes[i].k);

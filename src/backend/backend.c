@@ -6,7 +6,7 @@ bool di_numerics_by_name(const char *name, struct di_numerics *out)
         const char *name;
         struct di_numerics num; /* bf16, q_cache, q_linear, q_wo_a */
     } modes[] = {
-        {"bf16", {true, true, true, false}},   {"bf16-woa8", {true, true, true, true}}, {"f32r", {false, true, true, false}},
+        {"bf16", {true, true, true, false}},  {"bf16-woa8", {true, true, true, true}},       {"f32r", {false, true, true, false}},
         {"f32", {false, true, false, false}}, {"f32-noquant", {false, false, false, false}},
     };
     for (size_t i = 0; i < sizeof modes / sizeof *modes; i++)

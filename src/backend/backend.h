@@ -61,11 +61,11 @@ struct di_rows {
 /* Shape of the cached state. G: blocks of 64 tokens, each with the compressed rows and the index-key rows of every KV source. S: per slot, a
  * ring of window rows for each layer and a ring of raw kv/gate rows for each ratio-2 source; slot of a ring = position mod rows. */
 #define DI_BLOCK_TOKENS 64
-#define DI_MAX_ROPE 512 /* most rotated pairs */
+#define DI_MAX_ROPE 512  /* most rotated pairs */
 #define DI_RING_ROWS 144 /* 128 + 2*5 + 1 rounded up (spec/dspark.md §4.2); only its last `sliding_window` rows are ever read */
 #define DI_TAIL_ROWS 8
 struct di_kv_layout {
-    int d, di;                                             /* head_dim, index_head_dim */
+    int d, di;                                              /* head_dim, index_head_dim */
     size_t window_row_bytes, comp_row_bytes, key_row_bytes; /* packed (528, 288, 68 at full size) or fp32 without q_cache */
     int ring_layers;
     int n_sources, ratio[DI_MAX_SOURCES], tail[DI_MAX_SOURCES]; /* tail: index of a ratio-2 source among them, else -1 */
@@ -75,9 +75,9 @@ struct di_kv_layout {
 };
 struct di_kv {
     const struct di_kv_layout *layout;
-    uint8_t *blocks;            /* pool: block b at blocks + b * block_bytes */
-    uint8_t *const *ring;       /* [slots] */
-    float *const *tail;         /* [slots]: [n_tails][DI_TAIL_ROWS][2][d]: kv, then gate */
+    uint8_t *blocks;             /* pool: block b at blocks + b * block_bytes */
+    uint8_t *const *ring;        /* [slots] */
+    float *const *tail;          /* [slots]: [n_tails][DI_TAIL_ROWS][2][d]: kv, then gate */
     const int32_t *const *pages; /* [slots][position / 64] -> block */
 };
 void di_kv_layout_init(struct di_kv_layout *l, const struct di_config *c, struct di_numerics num);
@@ -133,9 +133,9 @@ struct di_op_rmsnorm {
 struct di_op_hc_mix {
     int m, streams, d, iters;
     float eps, norm_eps;
-    const void *x;                 /* act [m, streams, d] */
+    const void *x;                  /* act [m, streams, d] */
     const float *fn, *base, *scale; /* [(2+S)*S, S*d], [(2+S)*S], [3] */
-    float *pre, *post, *comb;      /* [m, S], [m, S], [m, S, S] (row = source) */
+    float *pre, *post, *comb;       /* [m, S], [m, S], [m, S, S] (row = source) */
 };
 /* u = B(sum_s pre[s] x[s]); y = B(rmsnorm(u) * w). */
 struct di_op_hc_norm {
@@ -213,7 +213,7 @@ struct di_op_compress {
     const struct di_kv *kv;
     int src, d;
     float eps;
-    const void *kv_act;       /* ratio 1: act [m, d] */
+    const void *kv_act;         /* ratio 1: act [m, d] */
     const float *kv_f32, *gate; /* ratio 2: fp32 [m, d] */
     const uint8_t *w;
     void *latent; /* act [n_closed, d] */
@@ -272,7 +272,7 @@ struct di_op_index_select {
     int m, heads, d, topk, src;
     const struct di_rows *rows;
     const struct di_kv *kv;
-    const void *q, *w; /* act [m, heads, d], act [m, heads] (scaled by 1/sqrt(d*heads), B) */
+    const void *q, *w;    /* act [m, heads, d], act [m, heads] (scaled by 1/sqrt(d*heads), B) */
     int32_t *sel, *sel_n; /* [m, topk], [m] */
     enum di_candidates mode;
     int cand_blocks, cand_block_size;
@@ -286,7 +286,7 @@ struct di_op_attention {
     float scale;
     const struct di_rows *rows;
     const struct di_kv *kv;
-    const uint8_t *window_new; /* packed rows of this step */
+    const uint8_t *window_new;  /* packed rows of this step */
     const int32_t *sel, *sel_n; /* [m, sel_ld], [m] */
     int sel_ld;
     const void *q;     /* act [m, heads, d] */
@@ -298,12 +298,12 @@ struct di_op_attention {
 struct di_op_router {
     int m, d, experts, k;
     float scale;
-    const void *x;             /* act [m, d] */
-    const struct di_weight *w; /* bf16 [experts, d] */
+    const void *x;               /* act [m, d] */
+    const struct di_weight *w;   /* bf16 [experts, d] */
     const float *bias, *bias_vl; /* [experts]; bias_vl for rows whose is_image is set */
-    const uint8_t *is_image;   /* [m] or NULL */
-    int32_t *ids;              /* [m, k] */
-    float *weights;            /* [m, k] */
+    const uint8_t *is_image;     /* [m] or NULL */
+    int32_t *ids;                /* [m, k] */
+    float *weights;              /* [m, k] */
 };
 /* Experts (spec §5.8). x is quantised already if q_linear. Sum over slots in slot order in fp32, shared last, one B. */
 struct di_op_moe {

@@ -6,27 +6,26 @@
 
 /* Store code, place and a printf-style sentence in *err (which may be NULL) and return `code`, so that a caller can write
  * `return di_fail(err, DI_ERR_FORMAT, path, "...")`. `where` may be NULL or "". Text that does not fit is cut at a UTF-8 boundary. */
-di_status di_fail(di_error *err, di_status code, const char *where, const char *fmt, ...)
-    __attribute__((format(printf, 4, 5)));
+di_status di_fail(di_error *err, di_status code, const char *where, const char *fmt, ...) __attribute__((format(printf, 4, 5)));
 
 /* Replace the place of an error that a deeper function filled without knowing it. Keeps a place that is already there. */
 void di_error_at(di_error *err, const char *where);
 
 /* Leave through `out:` with the status of a failing call. Needs a local `di_status status` and the label. */
-#define TRY(call)                  \
-    do {                           \
-        status = (call);           \
-        if (status != DI_OK)       \
-            goto out;              \
+#define TRY(call)            \
+    do {                     \
+        status = (call);     \
+        if (status != DI_OK) \
+            goto out;        \
     } while (0)
 
 /* Leave through `out:` with an error of our own unless `cond` holds. Arguments as for di_fail. */
-#define CHECK(cond, err, code, where, ...)                      \
-    do {                                                        \
-        if (!(cond)) {                                          \
+#define CHECK(cond, err, code, where, ...)                         \
+    do {                                                           \
+        if (!(cond)) {                                             \
             status = di_fail((err), (code), (where), __VA_ARGS__); \
-            goto out;                                           \
-        }                                                       \
+            goto out;                                              \
+        }                                                          \
     } while (0)
 
 #endif

@@ -78,8 +78,10 @@ static bool hex4(struct parser *p, uint32_t *out)
     uint32_t x = 0;
     for (int k = 0; k < 4; k++) {
         char c = p->s[p->i + (size_t)k];
-        uint32_t d = c >= '0' && c <= '9' ? (uint32_t)(c - '0') : c >= 'a' && c <= 'f' ? (uint32_t)(c - 'a' + 10)
-                     : c >= 'A' && c <= 'F' ? (uint32_t)(c - 'A' + 10) : 16;
+        uint32_t d = c >= '0' && c <= '9'   ? (uint32_t)(c - '0')
+                     : c >= 'a' && c <= 'f' ? (uint32_t)(c - 'a' + 10)
+                     : c >= 'A' && c <= 'F' ? (uint32_t)(c - 'A' + 10)
+                                            : 16;
         if (d == 16)
             return false;
         x = x << 4 | d;
@@ -196,8 +198,8 @@ static di_status merge_duplicates(struct parser *p, struct di_json *obj)
             table[h] = m;
             link = &m->next;
         } else if (p->refuse_duplicates) {
-            status = di_fail(p->err, DI_ERR_FORMAT, "", "the key \"%.*s\" occurs twice in one object",
-                             (int)(m->key.n > 60 ? 60 : m->key.n), m->key.p);
+            status = di_fail(p->err, DI_ERR_FORMAT, "", "the key \"%.*s\" occurs twice in one object", (int)(m->key.n > 60 ? 60 : m->key.n),
+                             m->key.p);
         } else {
             struct di_json *first = table[h], *first_next = first->next;
             struct di_str key = first->key;

@@ -11,9 +11,9 @@ enum di_json_type { DI_JSON_NULL, DI_JSON_BOOL, DI_JSON_NUMBER, DI_JSON_STRING, 
 struct di_json {
     enum di_json_type type;
     bool boolean;
-    struct di_str key;   /* decoded; set when this value is an object's member */
-    struct di_str text;  /* STRING: decoded bytes. NUMBER: the literal as written */
-    size_t count;        /* ARRAY, OBJECT: number of children */
+    struct di_str key;     /* decoded; set when this value is an object's member */
+    struct di_str text;    /* STRING: decoded bytes. NUMBER: the literal as written */
+    size_t count;          /* ARRAY, OBJECT: number of children */
     struct di_json *child; /* first child */
     struct di_json *next;  /* next sibling */
 };

@@ -5,7 +5,8 @@
 
 static bool same(const struct di_json *a, const struct di_json *b)
 {
-    if (a->type != b->type || a->count != b->count || a->boolean != b->boolean || !di_str_eq(a->key, b->key) || !di_str_eq(a->text, b->text))
+    if (a->type != b->type || a->count != b->count || a->boolean != b->boolean || !di_str_eq(a->key, b->key) ||
+        !di_str_eq(a->text, b->text))
         return false;
     const struct di_json *x = a->child, *y = b->child;
     for (; x && y; x = x->next, y = y->next)

@@ -36,8 +36,9 @@ static void test_spaced_layout(void **state)
 static void test_refusals(void **state)
 {
     (void)state;
-    static const char *const texts[] = {"", "{", "[1,]", "{\"a\" 1}", "01", "1.", "1e", "-", "\"\\ud800\"", "\"\\udc00\"", "\"\x01\"",
-                                        "\"\xC3\"", "nul", "[1] 2", "\"\\x\"", "NaN", "{\"a\":1,}", "\"abc", "\"abc\\"};
+    static const char *const texts[] = {"",        "{",           "[1,]",        "{\"a\" 1}", "01",       "1.",  "1e",
+                                        "-",       "\"\\ud800\"", "\"\\udc00\"", "\"\x01\"",  "\"\xC3\"", "nul", "[1] 2",
+                                        "\"\\x\"", "NaN",         "{\"a\":1,}",  "\"abc",     "\"abc\\"};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         struct di_arena a;
         struct di_json *v;

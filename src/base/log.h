@@ -8,8 +8,8 @@ enum di_log_level { DI_LOG_ERROR, DI_LOG_WARN, DI_LOG_INFO, DI_LOG_DEBUG };
 
 /* Owned by the caller and not changed while others may log through it; then any thread may. Zero-initialised: silent. */
 struct di_log {
-    enum di_log_level level; /* messages above it are dropped */
-    FILE *file;              /* gets "level: text\n" in one write; or */
+    enum di_log_level level;                                          /* messages above it are dropped */
+    FILE *file;                                                       /* gets "level: text\n" in one write; or */
     void (*fn)(void *ctx, enum di_log_level level, const char *text); /* gets the text without newline, valid during the call */
     void *ctx;
 };

@@ -15,7 +15,9 @@
 
 /* Every subcommand has these. They are no fields of its struct. */
 static const struct di_option common[] = {
-    {.name = "config", .type = DI_OPT_STRING, .metavar = "FILE",
+    {.name = "config",
+     .type = DI_OPT_STRING,
+     .metavar = "FILE",
      .help = "Read options from this file: `name = value` lines, [subcommand] sections. Flags win."},
     {.name = "print-config", .type = DI_OPT_BOOL, .help = "Print the effective options in the format of --config and stop."},
     {.name = "help", .type = DI_OPT_BOOL, .help = "Print this text and stop."},

@@ -36,11 +36,14 @@ static const struct di_option other_options[] = {
     {"model", DI_OPT_STRING, 0, NULL, 0, 0, NULL, "DIR", "Checkpoint directory.", true},
     {"plan", DI_OPT_BOOL, 8, NULL, 0, 0, NULL, NULL, "Plan.", false},
 };
-static const struct di_command command = {.name = "generate", .summary = "Make text.", .usage = "--model DIR [options]",
-                                          .options = options, .n_options = sizeof options / sizeof *options,
+static const struct di_command command = {.name = "generate",
+                                          .summary = "Make text.",
+                                          .usage = "--model DIR [options]",
+                                          .options = options,
+                                          .n_options = sizeof options / sizeof *options,
                                           .options_size = sizeof(struct values)};
-static const struct di_command other = {.name = "inspect", .summary = "Look.", .options = other_options, .n_options = 2,
-                                        .options_size = 16};
+static const struct di_command other = {
+    .name = "inspect", .summary = "Look.", .options = other_options, .n_options = 2, .options_size = 16};
 static const struct di_command *const all[] = {&command, &other};
 
 struct fixture {
@@ -326,9 +329,14 @@ static void test_nearest(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        WITH_FIXTURE(test_defaults_and_flags), WITH_FIXTURE(test_refused_flags),    WITH_FIXTURE(test_special),
-        WITH_FIXTURE(test_file),               WITH_FIXTURE(test_refused_files),    WITH_FIXTURE(test_print_round_trip),
-        cmocka_unit_test(test_help_layout),    cmocka_unit_test(test_nearest),
+        WITH_FIXTURE(test_defaults_and_flags),
+        WITH_FIXTURE(test_refused_flags),
+        WITH_FIXTURE(test_special),
+        WITH_FIXTURE(test_file),
+        WITH_FIXTURE(test_refused_files),
+        WITH_FIXTURE(test_print_round_trip),
+        cmocka_unit_test(test_help_layout),
+        cmocka_unit_test(test_nearest),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -201,9 +201,12 @@ static void test_refusals(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_run_is_complete),  cmocka_unit_test(test_sleeping_threads_wake),
-        cmocka_unit_test(test_idle_pool_burns_nothing), cmocka_unit_test(test_latency_is_printed),
-        cmocka_unit_test(test_split),                  cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_every_run_is_complete),
+        cmocka_unit_test(test_sleeping_threads_wake),
+        cmocka_unit_test(test_idle_pool_burns_nothing),
+        cmocka_unit_test(test_latency_is_printed),
+        cmocka_unit_test(test_split),
+        cmocka_unit_test(test_refusals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

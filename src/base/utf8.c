@@ -59,8 +59,7 @@ size_t di_utf8_decode(const char *s, size_t n, uint32_t *cp, size_t *bad)
     case 1: *cp = u[0]; break;
     case 2: *cp = (uint32_t)(u[0] & 0x1F) << 6 | (u[1] & 0x3F); break;
     case 3: *cp = (uint32_t)(u[0] & 0x0F) << 12 | (uint32_t)(u[1] & 0x3F) << 6 | (u[2] & 0x3F); break;
-    default:
-        *cp = (uint32_t)(u[0] & 0x07) << 18 | (uint32_t)(u[1] & 0x3F) << 12 | (uint32_t)(u[2] & 0x3F) << 6 | (u[3] & 0x3F);
+    default: *cp = (uint32_t)(u[0] & 0x07) << 18 | (uint32_t)(u[1] & 0x3F) << 12 | (uint32_t)(u[2] & 0x3F) << 6 | (u[3] & 0x3F);
     }
     return need;
 }

@@ -324,7 +324,8 @@ di_status di_safetensors_write(const char *path, const struct di_tensor *tensors
     di_status status = di_buf_ok(&temporary, err);
     if (status != DI_OK)
         return status;
-    int fd = in_place ? open(path, O_WRONLY | O_TRUNC | O_CLOEXEC) : open(temporary.p, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0666);
+    int fd = in_place ? open(path, O_WRONLY | O_TRUNC | O_CLOEXEC)
+                      : open(temporary.p, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0666);
     CHECK(fd >= 0, err, DI_ERR_IO, path, "the file cannot be created: %s", strerror(errno));
     status = write_file(fd, path, tensors, count, err);
     if (close(fd) != 0 && status == DI_OK)

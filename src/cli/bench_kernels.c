@@ -90,8 +90,8 @@ static void measure(struct bench *b, const struct row *r)
     }
     double t = di_bench_median(time, rounds), s = di_bench_median(share, rounds);
     double bw = di_bench_median(bandwidth, rounds), pk = di_bench_median(peak, rounds);
-    printf("| %-30s | %4d | %9.3f | %9.3f | %5.1f | %7.1f | %7.1f | %7.1f | %7.1f |\n", r->name, r->m, s * t * 1e3, t * 1e3, s * 100, r->bytes / t * 1e-9,
-           bw * 1e-9, r->ops / t * 1e-9, pk * 1e-9);
+    printf("| %-30s | %4d | %9.3f | %9.3f | %5.1f | %7.1f | %7.1f | %7.1f | %7.1f |\n", r->name, r->m, s * t * 1e3, t * 1e3, s * 100,
+           r->bytes / t * 1e-9, bw * 1e-9, r->ops / t * 1e-9, pk * 1e-9);
     fflush(stdout);
 }
 
@@ -166,8 +166,17 @@ static void moe_step(struct bench *b, struct moe_set *s)
         }
     }
     s->turn++;
-    b->be->ops->moe(b->be, &(struct di_op_moe){.m = s->m, .d = HIDDEN, .f = WIDTH, .k = ACTIVE, .limit = 10, .x = b->x.p, .ids = s->ids,
-                                               .weights = s->weights, .experts = s->e, .shared = &s->shared, .y = b->y.p});
+    b->be->ops->moe(b->be, &(struct di_op_moe){.m = s->m,
+                                               .d = HIDDEN,
+                                               .f = WIDTH,
+                                               .k = ACTIVE,
+                                               .limit = 10,
+                                               .x = b->x.p,
+                                               .ids = s->ids,
+                                               .weights = s->weights,
+                                               .experts = s->e,
+                                               .shared = &s->shared,
+                                               .y = b->y.p});
 }
 
 static void moe_pass(struct bench *b, void *ctx)
@@ -181,8 +190,8 @@ static size_t pack_expert(struct bench *b, struct di_expert *e, enum di_wtype ty
     struct di_weight *w[3] = {&e->w1, &e->w3, &e->w2};
     size_t used = 0;
     for (int i = 0; i < 3; i++) {
-        *w[i] = (struct di_weight){.type = type, .n = i < 2 ? WIDTH : HIDDEN, .k = i < 2 ? HIDDEN : WIDTH, .groups = 1, .data = b->raw,
-                                   .scale = b->raw_scale};
+        *w[i] = (struct di_weight){
+            .type = type, .n = i < 2 ? WIDTH : HIDDEN, .k = i < 2 ? HIDDEN : WIDTH, .groups = 1, .data = b->raw, .scale = b->raw_scale};
         b->be->ops->weight_pack(b->be, w[i], dst + used);
         used += b->be->ops->weight_bytes(b->be, w[i]);
     }
@@ -216,11 +225,28 @@ out:
 
 /* ---------------------------------------------------------------- the suite */
 
-static const struct di_config config = {.hidden_size = HIDDEN, .moe_intermediate_size = WIDTH, .num_hidden_layers = 1, .num_attention_heads = 64,
-                                        .head_dim = 512, .qk_rope_head_dim = 64, .q_lora_rank = 1280, .o_lora_rank = 1024, .o_groups = 8,
-                                        .n_routed_experts = EXPERTS, .num_experts_per_tok = ACTIVE, .sliding_window = 128, .index_n_heads = 32,
-                                        .index_head_dim = 128, .index_topk = 512, .hc_mult = 4, .n_engram = 1, .engram_max_ngram_size = 4,
-                                        .engram_n_heads = 8, .engram_head_dim = 256, .vocab_size = 129280, .n_dspark_targets = 3};
+static const struct di_config config = {.hidden_size = HIDDEN,
+                                        .moe_intermediate_size = WIDTH,
+                                        .num_hidden_layers = 1,
+                                        .num_attention_heads = 64,
+                                        .head_dim = 512,
+                                        .qk_rope_head_dim = 64,
+                                        .q_lora_rank = 1280,
+                                        .o_lora_rank = 1024,
+                                        .o_groups = 8,
+                                        .n_routed_experts = EXPERTS,
+                                        .num_experts_per_tok = ACTIVE,
+                                        .sliding_window = 128,
+                                        .index_n_heads = 32,
+                                        .index_head_dim = 128,
+                                        .index_topk = 512,
+                                        .hc_mult = 4,
+                                        .n_engram = 1,
+                                        .engram_max_ngram_size = 4,
+                                        .engram_n_heads = 8,
+                                        .engram_head_dim = 256,
+                                        .vocab_size = 129280,
+                                        .n_dspark_targets = 3};
 
 static void print_head(struct bench *b)
 {
@@ -238,14 +264,16 @@ static void print_head(struct bench *b)
         di_pool_destroy(single);
     }
     printf("instruction set %s, %d threads; usable here: %s\n", b->be->ops->name, di_pool_threads(b->pool), di_cpu_isa_list());
-    printf("reading from memory: %.1f GB/s with 1 thread, %.1f GB/s with %d\nmultiply peak, GFLOP/s:", one * 1e-9, all * 1e-9, di_pool_threads(b->pool));
+    printf("reading from memory: %.1f GB/s with 1 thread, %.1f GB/s with %d\nmultiply peak, GFLOP/s:", one * 1e-9, all * 1e-9,
+           di_pool_threads(b->pool));
     static const char *const sets[] = {"avx2", "avx512", "avx512bf16", "amx"};
     for (size_t i = 0; i < sizeof sets / sizeof *sets; i++)
         if (strstr(di_cpu_isa_list(), sets[i])) {
             di_bench_peak(b->pool, sets[i]);
             printf(" %s %.0f", sets[i], di_bench_peak(b->pool, sets[i]) * 1e-9);
         }
-    printf("\n\n| %-30s | %4s | %9s | %9s | %5s | %7s | %7s | %7s | %7s |\n", "kernel", "rows", "floor ms", "ms", "%", "GB/s", "of", "GFLOP/s", "of");
+    printf("\n\n| %-30s | %4s | %9s | %9s | %5s | %7s | %7s | %7s | %7s |\n", "kernel", "rows", "floor ms", "ms", "%", "GB/s", "of",
+           "GFLOP/s", "of");
     printf("|---|---|---|---|---|---|---|---|---|\n");
 }
 
@@ -254,7 +282,8 @@ di_status di_bench_kernels(const struct di_bench_options *o, di_error *err)
     di_status status = DI_OK;
     struct bench b = {.o = o};
     size_t largest = 0;
-    struct di_backend_params params = {.config = &config, .max_rows = MAX_M, .max_context = 1024, .threads = (int)o->threads, .isa = o->isa};
+    struct di_backend_params params = {
+        .config = &config, .max_rows = MAX_M, .max_context = 1024, .threads = (int)o->threads, .isa = o->isa};
     CHECK(di_numerics_by_name("bf16", &params.numerics), err, DI_ERR_INTERNAL, "bench", "no bf16 numerics");
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         size_t n = raw_bytes(shapes[i].type, shapes[i].n, shapes[i].k);

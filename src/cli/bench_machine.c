@@ -49,7 +49,8 @@ typedef uint64_t vec __attribute__((vector_size(32), aligned(32)));
 #if defined(__x86_64__)
 __attribute__((target("avx2")))
 #endif
-static void read_part(void *ctx, int thread, int n_threads)
+static void
+read_part(void *ctx, int thread, int n_threads)
 {
     const struct di_bench_buffer *b = ctx;
     di_range r = di_split((int64_t)b->bytes, 4096, thread, n_threads);
@@ -84,11 +85,11 @@ double di_bench_read(struct di_pool *pool, const struct di_bench_buffer *b)
 #define FMA256(r) "vfmadd231ps %%ymm12, %%ymm12, %%ymm" #r "\n\t"
 #define FMA512(r) "vfmadd231ps %%zmm12, %%zmm12, %%zmm" #r "\n\t"
 #define DP512(r) "vdpbf16ps %%zmm12, %%zmm12, %%zmm" #r "\n\t"
-#define DEFINE_PEAK(name, zero, ops)                                                                        \
-    static void name(void *ctx, int thread, int n_threads)                                                  \
-    {                                                                                                       \
-        (void)ctx, (void)thread, (void)n_threads;                                                           \
-        long n = PEAK_LOOPS;                                                                                \
+#define DEFINE_PEAK(name, zero, ops)                                                                             \
+    static void name(void *ctx, int thread, int n_threads)                                                       \
+    {                                                                                                            \
+        (void)ctx, (void)thread, (void)n_threads;                                                                \
+        long n = PEAK_LOOPS;                                                                                     \
         __asm__ volatile(zero "1:\n\t" ops "dec %0\n\tjnz 1b\n\tvzeroupper\n\t" : "+r"(n)::LOW_REGISTERS, "cc"); \
     }
 DEFINE_PEAK(peak_avx2, "vxorps %%xmm12, %%xmm12, %%xmm12\n\t", TEN(FMA256) FMA256(10) FMA256(11))
@@ -98,20 +99,22 @@ DEFINE_PEAK(peak_bf16, "vxorps %%xmm12, %%xmm12, %%xmm12\n\t", TEN(DP512) DP512(
 /* 6 accumulators, 1 A and 1 B tile, all zero. */
 static void peak_amx(void *ctx, int thread, int n_threads)
 {
-    static const uint8_t config[64] = {1,  [16] = 64, 0,  64, 0,  64, 0,  64, 0,  64, 0,  64,
-                                       0,  64,        0,  64, 0,  [48] = 16, 16, 16, 16, 16, 16, 16, 16};
+    static const uint8_t config[64] = {1,  [16] = 64, 0,  64, 0,         64, 0,  64, 0,  64, 0,  64, 0,
+                                       64, 0,         64, 0,  [48] = 16, 16, 16, 16, 16, 16, 16, 16};
     (void)ctx, (void)thread, (void)n_threads;
     long n = PEAK_LOOPS / 8;
 #define TDP(r) ".byte 0xc4, 0xe2, 0x42, 0x5c, " r "\n\t" /* tdpbf16ps tmmR, tmm6, tmm7 */
-    __asm__ volatile(".byte 0xc4, 0xe2, 0x78, 0x49, 0x01\n\t" /* ldtilecfg (%%rcx) */
-                     ".byte 0xc4, 0xe2, 0x7b, 0x49, 0xc0, 0xc4, 0xe2, 0x7b, 0x49, 0xc8, 0xc4, 0xe2, 0x7b, 0x49, 0xd0, 0xc4, 0xe2, 0x7b, 0x49, "
-                     "0xd8, 0xc4, 0xe2, 0x7b, 0x49, 0xe0, 0xc4, 0xe2, 0x7b, 0x49, 0xe8, 0xc4, 0xe2, 0x7b, 0x49, 0xf0, 0xc4, 0xe2, 0x7b, 0x49, "
-                     "0xf8\n\t" /* tilezero tmm0..7 */
-                     "1:\n\t" TDP("0xc6") TDP("0xce") TDP("0xd6") TDP("0xde") TDP("0xe6") TDP("0xee") "dec %0\n\tjnz 1b\n\t"
-                     ".byte 0xc4, 0xe2, 0x78, 0x49, 0xc0\n\t" /* tilerelease */
-                     : "+r"(n)
-                     : "c"(config)
-                     : "cc", "memory");
+    __asm__ volatile(
+        ".byte 0xc4, 0xe2, 0x78, 0x49, 0x01\n\t" /* ldtilecfg (%%rcx) */
+        ".byte 0xc4, 0xe2, 0x7b, 0x49, 0xc0, 0xc4, 0xe2, 0x7b, 0x49, 0xc8, 0xc4, 0xe2, 0x7b, 0x49, 0xd0, 0xc4, 0xe2, 0x7b, 0x49, "
+        "0xd8, 0xc4, 0xe2, 0x7b, 0x49, 0xe0, 0xc4, 0xe2, 0x7b, 0x49, 0xe8, 0xc4, 0xe2, 0x7b, 0x49, 0xf0, 0xc4, 0xe2, 0x7b, 0x49, "
+        "0xf8\n\t" /* tilezero tmm0..7 */
+        "1:\n\t" TDP("0xc6") TDP("0xce") TDP("0xd6") TDP("0xde") TDP("0xe6")
+            TDP("0xee") "dec %0\n\tjnz 1b\n\t"
+                        ".byte 0xc4, 0xe2, 0x78, 0x49, 0xc0\n\t" /* tilerelease */
+        : "+r"(n)
+        : "c"(config)
+        : "cc", "memory");
 }
 
 static const struct {

@@ -9,17 +9,21 @@
 #define FIELD(name) offsetof(struct di_bench_options, name)
 static const struct di_option table[] = {
     {"suite", DI_OPT_CHOICE, FIELD(suite), "kernels", 0, 0, "kernels|vector|model|cache", "NAME", "What to measure.", false},
-    {"cpu-isa", DI_OPT_STRING, FIELD(isa), NULL, 0, 0, NULL, "NAME", "Instruction set: avx2, avx512, avx512bf16 or amx; default the best.", false},
+    {"cpu-isa", DI_OPT_STRING, FIELD(isa), NULL, 0, 0, NULL, "NAME", "Instruction set: avx2, avx512, avx512bf16 or amx; default the best.",
+     false},
     {"threads", DI_OPT_INT, FIELD(threads), "0", 0, DI_POOL_MAX_THREADS, NULL, "N", "Threads; 0 is all processors.", false},
     {"rounds", DI_OPT_INT, FIELD(rounds), "7", 1, 1000, NULL, "N", "Measurements of each row; the median counts.", false},
     {"filter", DI_OPT_STRING, FIELD(filter), NULL, 0, 0, NULL, "TEXT", "Only rows whose name contains this text.", false},
     {"model", DI_OPT_STRING, FIELD(model), NULL, 0, 0, NULL, "DIR", "Suite model: the checkpoint.", false},
-    {"batch", DI_OPT_INT, FIELD(batch), "0", 0, 64, NULL, "N", "Suite model: decode N requests only; 0 is the standard list of tests.", false},
+    {"batch", DI_OPT_INT, FIELD(batch), "0", 0, 64, NULL, "N", "Suite model: decode N requests only; 0 is the standard list of tests.",
+     false},
     {"context", DI_OPT_INT, FIELD(context), "0", 0, 1 << 20, NULL, "N", "Suite model: decode behind N tokens only.", false},
     {"prefill-chunk", DI_OPT_INT, FIELD(prefill_chunk), "256", 1, 65536, NULL, "N", "Suite model: prompt rows of one step.", false},
-    {"profile", DI_OPT_BOOL, FIELD(profile), "false", 0, 0, NULL, NULL, "Suite model: print where the time of each step goes, op by op.", false},
+    {"profile", DI_OPT_BOOL, FIELD(profile), "false", 0, 0, NULL, NULL, "Suite model: print where the time of each step goes, op by op.",
+     false},
     {"json", DI_OPT_STRING, FIELD(json), NULL, 0, 0, NULL, "FILE", "Suites model and cache: also write all figures to this file.", false},
-    {"trace", DI_OPT_STRING, FIELD(trace), NULL, 0, 0, NULL, "FILE", "Suite cache: requests to replay, one JSON object a line with input_length, output_length and hash_ids.", false},
+    {"trace", DI_OPT_STRING, FIELD(trace), NULL, 0, 0, NULL, "FILE",
+     "Suite cache: requests to replay, one JSON object a line with input_length, output_length and hash_ids.", false},
 };
 
 static const struct suite {

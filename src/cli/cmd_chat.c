@@ -28,10 +28,12 @@ static const struct di_option table[] = {
     {"effort", DI_OPT_CHOICE, AT(effort), "high", 0, 0, "low|high|max", NULL, "How thoroughly it thinks.", false},
     {"max-tokens", DI_OPT_INT, AT(max_tokens), NULL, 1, 1 << 30, NULL, "N", "Longest answer, reasoning included.", false},
     {"temperature", DI_OPT_DOUBLE, AT(temperature), NULL, 0, 2, NULL, "T", "0 is greedy; default 1.", false},
-    {"top-p", DI_OPT_DOUBLE, AT(top_p), NULL, 1e-9, 1, NULL, "P", "Sample from the likeliest tokens that together have probability P.", false},
+    {"top-p", DI_OPT_DOUBLE, AT(top_p), NULL, 1e-9, 1, NULL, "P", "Sample from the likeliest tokens that together have probability P.",
+     false},
     {"top-k", DI_OPT_INT, AT(top_k), "0", -1, 1 << 30, NULL, "K", "Sample from the K likeliest tokens; 0 is all.", false},
     {"min-p", DI_OPT_DOUBLE, AT(min_p), "0", 0, 1, NULL, "P", "Drop tokens with less than P times the largest probability.", false},
-    {"seed", DI_OPT_INT, AT(seed), "0", 0, (double)INT64_MAX, NULL, "S", "Same conversation and seed: same answers. Each turn adds one.", false},
+    {"seed", DI_OPT_INT, AT(seed), "0", 0, (double)INT64_MAX, NULL, "S", "Same conversation and seed: same answers. Each turn adds one.",
+     false},
 };
 
 /* Set by the handler of Ctrl-C, cleared before each prompt and answer. The only thing a signal handler may do safely. */
@@ -55,8 +57,9 @@ struct chat {
     size_t at, have;
 };
 
-static const char help_text[] = "  /think on|off  think before answering\n  /reset         forget the conversation\n  /help          this list\n"
-                                "  /exit          leave (Ctrl-D too)\nCtrl-C ends an answer.\n";
+static const char help_text[] =
+    "  /think on|off  think before answering\n  /reset         forget the conversation\n  /help          this list\n"
+    "  /exit          leave (Ctrl-D too)\nCtrl-C ends an answer.\n";
 
 /* ---------------------------------------------------------------- one answer */
 
@@ -112,7 +115,9 @@ static void print_speed(const struct di_completion *a, int64_t start, int64_t fi
     double prefill = (double)(first - start) * 1e-9, decode = (double)(end - first) * 1e-9;
     fprintf(stderr, "[%zu prompt tokens in %.2f s, %zu tokens, %.1f tokens/s%s]\n", a->prompt.n, prefill, a->ids.n,
             a->ids.n > 1 && decode > 0 ? (double)(a->ids.n - 1) / decode : 0.0,
-            a->end == DI_END_CANCELLED ? ", interrupted" : a->end == DI_END_LENGTH ? ", cut at the limit" : "");
+            a->end == DI_END_CANCELLED ? ", interrupted"
+            : a->end == DI_END_LENGTH  ? ", cut at the limit"
+                                       : "");
 }
 
 static di_status stream_answer(struct chat *c, struct di_completion *a, di_error *err)
@@ -146,8 +151,12 @@ out:
 static di_status answer(struct chat *c, di_error *err)
 {
     int64_t seed = (int64_t)(((uint64_t)c->o->seed + (uint64_t)c->turn++) & INT64_MAX);
-    struct di_completion_defaults d = {.temperature = c->o->temperature, .top_p = c->o->top_p, .min_p = c->o->min_p, .top_k = c->o->top_k,
-                                       .seed = seed, .max_tokens = c->o->max_tokens};
+    struct di_completion_defaults d = {.temperature = c->o->temperature,
+                                       .top_p = c->o->top_p,
+                                       .min_p = c->o->min_p,
+                                       .top_k = c->o->top_k,
+                                       .seed = seed,
+                                       .max_tokens = c->o->max_tokens};
     struct di_buf text = {0};
     struct di_arena arena;
     struct di_json *request;

@@ -24,22 +24,30 @@ struct options {
 static const struct di_option table[] = {
     DI_LOAD_ROWS(struct options, "16"),
     DI_REUSE_ROWS(struct options, "false"),
-    {"prompt", DI_OPT_STRING, AT(prompt), NULL, 0, 0, NULL, "TEXT", "Answer this one prompt: a user message, or with --raw the start of a text.", false},
+    {"prompt", DI_OPT_STRING, AT(prompt), NULL, 0, 0, NULL, "TEXT",
+     "Answer this one prompt: a user message, or with --raw the start of a text.", false},
     {"input", DI_OPT_STRING, AT(input), NULL, 0, 0, NULL, "FILE",
-     "One request per line, - for stdin: an object with messages (as for chat completions), prompt (raw text) or prompt_token_ids; optional id.", false},
+     "One request per line, - for stdin: an object with messages (as for chat completions), prompt (raw text) or prompt_token_ids; "
+     "optional id.",
+     false},
     {"output", DI_OPT_STRING, AT(output), NULL, 0, 0, NULL, "FILE", "Where results go, one line per request; without it stdout.", false},
     {"resume", DI_OPT_BOOL, AT(resume), "false", 0, 0, NULL, NULL, "Keep the complete lines of --output and go on behind them.", false},
     {"format", DI_OPT_CHOICE, AT(format), "auto", 0, 0, "auto|json|text", NULL,
      "Of --prompt's answer: text, or a JSON line as for --input; auto is text on a terminal.", false},
-    {"max-tokens", DI_OPT_INT, AT(max_tokens), NULL, 1, 1 << 30, NULL, "N", "Longest answer, reasoning included, where the request does not say.", false},
-    {"temperature", DI_OPT_DOUBLE, AT(temperature), NULL, 0, 2, NULL, "T", "0 is greedy. This and the next four: where the request does not say.", false},
-    {"top-p", DI_OPT_DOUBLE, AT(top_p), NULL, 1e-9, 1, NULL, "P", "Sample from the likeliest tokens that together have probability P.", false},
+    {"max-tokens", DI_OPT_INT, AT(max_tokens), NULL, 1, 1 << 30, NULL, "N",
+     "Longest answer, reasoning included, where the request does not say.", false},
+    {"temperature", DI_OPT_DOUBLE, AT(temperature), NULL, 0, 2, NULL, "T",
+     "0 is greedy. This and the next four: where the request does not say.", false},
+    {"top-p", DI_OPT_DOUBLE, AT(top_p), NULL, 1e-9, 1, NULL, "P", "Sample from the likeliest tokens that together have probability P.",
+     false},
     {"top-k", DI_OPT_INT, AT(top_k), "0", -1, 1 << 30, NULL, "K", "Sample from the K likeliest tokens; 0 or -1 is all.", false},
     {"min-p", DI_OPT_DOUBLE, AT(min_p), "0", 0, 1, NULL, "P", "Drop tokens with less than P times the largest probability.", false},
     {"seed", DI_OPT_INT, AT(seed), "0", 0, (double)INT64_MAX, NULL, "S", "Same prompt, parameters and seed: same tokens.", false},
-    {"stop", DI_OPT_LIST, AT(stop), NULL, 0, 0, NULL, "STR", "End the answer before this text; may be given several times. For --prompt.", false},
+    {"stop", DI_OPT_LIST, AT(stop), NULL, 0, 0, NULL, "STR", "End the answer before this text; may be given several times. For --prompt.",
+     false},
     {"raw", DI_OPT_BOOL, AT(raw), "false", 0, 0, NULL, NULL, "--prompt is raw text that the model continues.", false},
-    {"stats", DI_OPT_BOOL, AT(stats), "false", 0, 0, NULL, NULL, "Print the engine's counters as a JSON object on stderr at the end.", false},
+    {"stats", DI_OPT_BOOL, AT(stats), "false", 0, 0, NULL, NULL, "Print the engine's counters as a JSON object on stderr at the end.",
+     false},
     {"thinking", DI_OPT_BOOL, AT(thinking), "true", 0, 0, NULL, NULL, "Think first where the request does not say.", false},
 };
 
@@ -243,7 +251,8 @@ static di_status resume_output(struct run *r, di_error *err)
         if (status != DI_OK || !more)
             break;
         di_arena_init(&a);
-        bool good = keep + (off_t)line.n + 1 <= st.st_size && di_json_parse(line, NULL, &a, &v, NULL) == DI_OK && di_json_is(v, DI_JSON_OBJECT);
+        bool good =
+            keep + (off_t)line.n + 1 <= st.st_size && di_json_parse(line, NULL, &a, &v, NULL) == DI_OK && di_json_is(v, DI_JSON_OBJECT);
         if (good) {
             keep += (off_t)line.n + 1;
             r->skipped++;

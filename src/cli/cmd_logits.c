@@ -17,8 +17,8 @@ static const struct di_option table[] = {
     DI_LOAD_ROWS(struct options, "1"),
     {"ids", DI_OPT_STRING, offsetof(struct options, ids), NULL, 0, 0, NULL, "LIST|FILE",
      "Token ids separated by commas or spaces (brackets allowed), or a file with such a list.", true},
-    {"output", DI_OPT_STRING, offsetof(struct options, output), NULL, 0, 0, NULL, "FILE", "safetensors file with the tensor logits [rows, vocab].",
-     true},
+    {"output", DI_OPT_STRING, offsetof(struct options, output), NULL, 0, 0, NULL, "FILE",
+     "safetensors file with the tensor logits [rows, vocab].", true},
     {"positions", DI_OPT_CHOICE, offsetof(struct options, positions), "all", 0, 0, "all|last", NULL, "Rows to write.", false},
     {"decode-from", DI_OPT_INT, offsetof(struct options, decode_from), NULL, 0, 1 << 30, NULL, "K",
      "Feed the rows from position K on one at a time.", false},
@@ -41,7 +41,8 @@ static di_status parse_list(struct di_str s, struct di_ids *ids, di_error *err)
         char *end;
         errno = 0;
         long id = strtol(p, &end, 10);
-        CHECK(end != p && errno == 0 && id >= 0 && id <= INT32_MAX, err, DI_ERR_INVALID, "ids", "entry %zu is no token id: %.20s", ids->n, p);
+        CHECK(end != p && errno == 0 && id >= 0 && id <= INT32_MAX, err, DI_ERR_INVALID, "ids", "entry %zu is no token id: %.20s", ids->n,
+              p);
         CHECK(di_ids_reserve(ids, 1), err, DI_ERR_MEMORY, "ids", "out of memory");
         ids->v[ids->n++] = (int32_t)id;
         p = end;
@@ -102,11 +103,21 @@ static di_status run_logits(const struct options *o, di_error *err)
     space = di_calloc((last ? 1 : chunk < ids.n ? chunk : ids.n) * sink.vocab, sizeof(float));
     CHECK(sink.rows && space, err, DI_ERR_MEMORY, "", "out of memory for %zu rows of %zu logits", rows, sink.vocab);
     TRY(di_kv_store_create(&l.model->be->layout, 1, di_kv_blocks_for(l.context), l.context, &store, err));
-    struct di_score score = {.ids = ids.v, .n = (int64_t)ids.n, .chunk = (int)(chunk < ids.n ? chunk : ids.n), .last_only = last, .logits = space,
-                             .decode_from = o->decode_from == INT64_MIN ? (int64_t)ids.n : o->decode_from, .rows = keep, .ctx = &sink};
+    struct di_score score = {.ids = ids.v,
+                             .n = (int64_t)ids.n,
+                             .chunk = (int)(chunk < ids.n ? chunk : ids.n),
+                             .last_only = last,
+                             .logits = space,
+                             .decode_from = o->decode_from == INT64_MIN ? (int64_t)ids.n : o->decode_from,
+                             .rows = keep,
+                             .ctx = &sink};
     TRY(di_score_run(l.model, store, &score, err));
-    struct di_tensor t = {.name = DI_STR("logits"), .dtype = DI_DT_F32, .ndim = 2, .shape = {(int64_t)rows, l.config.vocab_size},
-                          .data = (const uint8_t *)sink.rows, .bytes = rows * sink.vocab * sizeof(float)};
+    struct di_tensor t = {.name = DI_STR("logits"),
+                          .dtype = DI_DT_F32,
+                          .ndim = 2,
+                          .shape = {(int64_t)rows, l.config.vocab_size},
+                          .data = (const uint8_t *)sink.rows,
+                          .bytes = rows * sink.vocab * sizeof(float)};
     TRY(di_safetensors_write(o->output, &t, 1, err));
 out:
     di_kv_store_destroy(store);

@@ -14,7 +14,8 @@ struct options {
 static const struct di_option table[] = {
     DI_LOAD_ROWS(struct options, "1"),
     {"text", DI_OPT_STRING, offsetof(struct options, text), NULL, 0, 0, NULL, "FILE",
-     "UTF-8 text. It is cut into stretches of --context tokens, each behind a begin-of-sentence id; every token but that one counts.", true},
+     "UTF-8 text. It is cut into stretches of --context tokens, each behind a begin-of-sentence id; every token but that one counts.",
+     true},
 };
 
 struct sum {
@@ -42,7 +43,8 @@ static di_status add_rows(void *ctx, int64_t pos, int rows, const float *logits,
 }
 
 /* n ids behind a begin id, from position 0 of a fresh slot. `score` has the model's space and sink; its ids are the buffer that is filled. */
-static di_status score_stretch(struct di_loaded *l, struct di_kv_store *store, const int32_t *ids, int64_t n, struct di_score *score, di_error *err)
+static di_status score_stretch(struct di_loaded *l, struct di_kv_store *store, const int32_t *ids, int64_t n, struct di_score *score,
+                               di_error *err)
 {
     struct sum *sum = score->ctx;
     int32_t *space = (int32_t *)score->ids;

@@ -40,11 +40,15 @@ static di_status print_plan(const struct di_loaded *l, const struct di_model_par
         return status;
     uint64_t cache = di_core_bytes(&l->config, p->numerics, &l->engine), program = resident();
     uint64_t total = plan.packed_bytes + plan.mapped_bytes + plan.activation_bytes + plan.scratch_bytes + cache + program;
-    fprintf(stderr,
-            "memory plan (MiB): weights %.1f repacked + %.1f in place, cache and state of %d requests of %lld tokens %.1f, activations %.1f, "
-            "scratch %.1f, program %.1f; total %.1f at most (cpu %s)\n",
-            mib(plan.packed_bytes), mib(plan.mapped_bytes), l->engine.max_batch, (long long)l->context, mib(cache), mib(plan.activation_bytes),
-            mib(plan.scratch_bytes), mib(program), mib(total), isa ? isa : p->numerics.bf16 ? di_cpu_isa_best() : "ref");
+    fprintf(
+        stderr,
+        "memory plan (MiB): weights %.1f repacked + %.1f in place, cache and state of %d requests of %lld tokens %.1f, activations %.1f, "
+        "scratch %.1f, program %.1f; total %.1f at most (cpu %s)\n",
+        mib(plan.packed_bytes), mib(plan.mapped_bytes), l->engine.max_batch, (long long)l->context, mib(cache), mib(plan.activation_bytes),
+        mib(plan.scratch_bytes), mib(program), mib(total),
+        isa                ? isa
+        : p->numerics.bf16 ? di_cpu_isa_best()
+                           : "ref");
     return DI_OK;
 }
 
@@ -90,13 +94,22 @@ di_status di_load(const struct di_load_options *o, bool with_text, struct di_loa
     TRY(di_config_load(o->model, &out->config, err));
     CHECK(o->context <= out->config.max_position_embeddings, err, DI_ERR_INVALID, "context", "the model's limit is %lld tokens",
           (long long)out->config.max_position_embeddings);
-    out->engine = (struct di_core_config){.max_batch = (int)o->max_batch, .prefill_chunk = (int)o->prefill_chunk, .context = o->context,
-                                           .no_reuse = !o->reuse, .states = !o->reuse ? 0 : o->states ? (int)o->states : (int)o->max_batch > 32 ? 2 * (int)o->max_batch : 64};
+    out->engine = (struct di_core_config){.max_batch = (int)o->max_batch,
+                                          .prefill_chunk = (int)o->prefill_chunk,
+                                          .context = o->context,
+                                          .no_reuse = !o->reuse,
+                                          .states = !o->reuse                ? 0
+                                                    : o->states              ? (int)o->states
+                                                    : (int)o->max_batch > 32 ? 2 * (int)o->max_batch
+                                                                             : 64};
     out->context = di_core_context(&out->config, &out->engine);
     TRY(load_text(o->model, with_text, out, err));
     out->engine.banned = out->text.banned;
-    struct di_model_params p = {.max_rows = di_core_max_rows(&out->engine), .max_context = out->context, .threads = (int)o->threads,
-                                .isa = o->isa, .token_map = out->text.token_map};
+    struct di_model_params p = {.max_rows = di_core_max_rows(&out->engine),
+                                .max_context = out->context,
+                                .threads = (int)o->threads,
+                                .isa = o->isa,
+                                .token_map = out->text.token_map};
     di_numerics_by_name(o->numerics, &p.numerics); /* the option table knows the names */
     if (!o->quiet)
         TRY(print_plan(out, &p, o->isa, err));

@@ -14,29 +14,57 @@ struct di_load_options {
 };
 
 /* Rows of an option table whose struct has a member `load`; TYPE is that struct. */
-#define DI_LOAD_ROWS(TYPE, BATCH)                                                                                                                     \
-    {"model", DI_OPT_STRING, offsetof(TYPE, load.model), NULL, 0, 0, NULL, "DIR", "Model directory in the official checkpoint layout.", true}, \
-        {"backend", DI_OPT_CHOICE, offsetof(TYPE, load.backend), "cpu", 0, 0, "cpu|cuda", NULL, "Where the network is computed.", false},       \
-        {"cpu-isa", DI_OPT_STRING, offsetof(TYPE, load.isa), NULL, 0, 0, NULL, "NAME",                                                         \
-         "Instruction set: ref, avx2, avx512, avx512bf16 or amx; default the best of this processor.", false},                                 \
-        {"numerics", DI_OPT_CHOICE, offsetof(TYPE, load.numerics), "bf16", 0, 0, "bf16|bf16-woa8|f32r|f32|f32-noquant", NULL,                   \
-         "Roundings and quantisers; the f32 modes exist in the reference only, for proof.", false},                                            \
-        {"threads", DI_OPT_INT, offsetof(TYPE, load.threads), "0", 0, DI_POOL_MAX_THREADS, NULL, "N", "Threads; 0 is all processors.", false},  \
-        {"max-batch", DI_OPT_INT, offsetof(TYPE, load.max_batch), BATCH, 1, 1024, NULL, "N", "Requests that run at the same time.", false},     \
-        {"prefill-chunk", DI_OPT_INT, offsetof(TYPE, load.prefill_chunk), "256", 1, 65536, NULL, "N", "Prompt rows of one step.", false},       \
-        {"context", DI_OPT_INT, offsetof(TYPE, load.context), "0", 0, 1 << 30, NULL, "N",                                                      \
-         "Tokens of one request, prompt and answer; 0 is the model's limit, at most 65,536.", false},                                          \
-    {                                                                                                                                          \
-        "quiet", DI_OPT_BOOL, offsetof(TYPE, load.quiet), "false", 0, 0, NULL, NULL, "No memory plan and no progress on stderr.", false        \
+#define DI_LOAD_ROWS(TYPE, BATCH)                                                                                                           \
+    {"model", DI_OPT_STRING, offsetof(TYPE, load.model), NULL, 0, 0, NULL, "DIR", "Model directory in the official checkpoint layout.",     \
+     true},                                                                                                                                 \
+        {"backend", DI_OPT_CHOICE, offsetof(TYPE, load.backend), "cpu", 0, 0, "cpu|cuda", NULL, "Where the network is computed.", false},   \
+        {"cpu-isa",                                                                                                                         \
+         DI_OPT_STRING,                                                                                                                     \
+         offsetof(TYPE, load.isa),                                                                                                          \
+         NULL,                                                                                                                              \
+         0,                                                                                                                                 \
+         0,                                                                                                                                 \
+         NULL,                                                                                                                              \
+         "NAME",                                                                                                                            \
+         "Instruction set: ref, avx2, avx512, avx512bf16 or amx; default the best of this processor.",                                      \
+         false},                                                                                                                            \
+        {"numerics",                                                                                                                        \
+         DI_OPT_CHOICE,                                                                                                                     \
+         offsetof(TYPE, load.numerics),                                                                                                     \
+         "bf16",                                                                                                                            \
+         0,                                                                                                                                 \
+         0,                                                                                                                                 \
+         "bf16|bf16-woa8|f32r|f32|f32-noquant",                                                                                             \
+         NULL,                                                                                                                              \
+         "Roundings and quantisers; the f32 modes exist in the reference only, for proof.",                                                 \
+         false},                                                                                                                            \
+        {"threads", DI_OPT_INT, offsetof(TYPE, load.threads),    "0",  0, DI_POOL_MAX_THREADS,                                              \
+         NULL,      "N",        "Threads; 0 is all processors.", false},                                                                    \
+        {"max-batch", DI_OPT_INT, offsetof(TYPE, load.max_batch), BATCH, 1, 1024, NULL, "N", "Requests that run at the same time.", false}, \
+        {"prefill-chunk", DI_OPT_INT, offsetof(TYPE, load.prefill_chunk), "256", 1, 65536, NULL, "N", "Prompt rows of one step.", false},   \
+        {"context", DI_OPT_INT, offsetof(TYPE, load.context),                                                                               \
+         "0",       0,          1 << 30,                                                                                                    \
+         NULL,      "N",        "Tokens of one request, prompt and answer; 0 is the model's limit, at most 65,536.",                        \
+         false},                                                                                                                            \
+    {                                                                                                                                       \
+        "quiet", DI_OPT_BOOL, offsetof(TYPE, load.quiet), "false", 0, 0, NULL, NULL, "No memory plan and no progress on stderr.", false     \
     }
 
 /* Further rows of commands whose requests may share prefixes. */
-#define DI_REUSE_ROWS(TYPE, REUSE)                                                                                                              \
-    {"reuse", DI_OPT_BOOL, offsetof(TYPE, load.reuse), REUSE, 0, 0, NULL, NULL,                                                                 \
-     "Reuse what earlier requests computed for the same beginning. The answers are the same bits; only cached_tokens shows it.", false},       \
-    {                                                                                                                                          \
-        "state-slots", DI_OPT_INT, offsetof(TYPE, load.states), "0", 0, 4096, NULL, "N",                                                        \
-            "Snapshots of request state kept for --reuse; 0 is 64, or twice --max-batch if that is more.", false                                                      \
+#define DI_REUSE_ROWS(TYPE, REUSE)                                                                                               \
+    {"reuse",                                                                                                                    \
+     DI_OPT_BOOL,                                                                                                                \
+     offsetof(TYPE, load.reuse),                                                                                                 \
+     REUSE,                                                                                                                      \
+     0,                                                                                                                          \
+     0,                                                                                                                          \
+     NULL,                                                                                                                       \
+     NULL,                                                                                                                       \
+     "Reuse what earlier requests computed for the same beginning. The answers are the same bits; only cached_tokens shows it.", \
+     false},                                                                                                                     \
+    {                                                                                                                            \
+        "state-slots", DI_OPT_INT, offsetof(TYPE, load.states), "0", 0, 4096, NULL, "N",                                         \
+            "Snapshots of request state kept for --reuse; 0 is 64, or twice --max-batch if that is more.", false                 \
     }
 
 struct di_loaded {

@@ -22,7 +22,8 @@ static di_status refuse_unsupported(const struct di_chat *c, di_error *err)
                            "a constraint of kind \"%s\" exists only as a mask over the samples, which this version does not have",
                            di_constraint_name(masks[i]));
     if (c->sampling.n_bad_words || c->sampling.n_allowed_token_ids)
-        return di_fail(err, DI_ERR_UNSUPPORTED, c->sampling.n_bad_words ? "bad_words" : "allowed_token_ids", "not supported by this version");
+        return di_fail(err, DI_ERR_UNSUPPORTED, c->sampling.n_bad_words ? "bad_words" : "allowed_token_ids",
+                       "not supported by this version");
     if (c->sampling.n > 1)
         return di_fail(err, DI_ERR_UNSUPPORTED, "n", "more than one answer to a request is not supported by this version");
     return DI_OK;
@@ -47,7 +48,8 @@ out:
 static di_status raw_prompt_ids(struct di_completion *c, const struct di_json *ids, di_error *err)
 {
     di_status status = DI_OK;
-    CHECK(di_json_is(ids, DI_JSON_ARRAY), err, DI_ERR_INVALID, "prompt_token_ids", "must be an array of token ids, not %s", di_json_type_name(ids));
+    CHECK(di_json_is(ids, DI_JSON_ARRAY), err, DI_ERR_INVALID, "prompt_token_ids", "must be an array of token ids, not %s",
+          di_json_type_name(ids));
     CHECK(ids->count > 0, err, DI_ERR_INVALID, "prompt_token_ids", "the prompt is empty; at least one token is needed");
     CHECK(di_ids_reserve(&c->prompt, ids->count), err, DI_ERR_MEMORY, "prompt_token_ids", "out of memory for %zu ids", ids->count);
     for (const struct di_json *v = ids->child; v; v = v->next) {
@@ -70,7 +72,8 @@ static di_status copy_prompt(struct di_completion *c, const int32_t *ids, size_t
     return DI_OK;
 }
 
-static di_status make_prompt(struct di_completion *c, const struct di_json *request, const struct di_completion_defaults *def, di_error *err)
+static di_status make_prompt(struct di_completion *c, const struct di_json *request, const struct di_completion_defaults *def,
+                             di_error *err)
 {
     if (c->chat->protocol != DI_PROTOCOL_COMPLETION)
         return di_prompt_encode(&c->chat->prompt, c->text->tokenizer, &c->text->controls, &c->prompt, err);
@@ -278,8 +281,10 @@ static bool on_token(void *ctx, const struct di_sample *s)
 
 static void on_end(void *ctx, enum di_end end, const di_error *err)
 {
-    static const enum di_finish reasons[] = {[DI_END_STOP] = DI_FINISH_STOP, [DI_END_LENGTH] = DI_FINISH_LENGTH,
-                                             [DI_END_CANCELLED] = DI_FINISH_ABORT, [DI_END_DEADLINE] = DI_FINISH_ABORT,
+    static const enum di_finish reasons[] = {[DI_END_STOP] = DI_FINISH_STOP,
+                                             [DI_END_LENGTH] = DI_FINISH_LENGTH,
+                                             [DI_END_CANCELLED] = DI_FINISH_ABORT,
+                                             [DI_END_DEADLINE] = DI_FINISH_ABORT,
                                              [DI_END_ERROR] = DI_FINISH_ERROR};
     struct di_completion *c = ctx;
     if (err && c->err.code == DI_OK)

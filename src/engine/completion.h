@@ -34,8 +34,8 @@ struct di_completion {
     di_error err; /* with DI_END_ERROR, or if the text could not be parsed */
 
     /* Set by the owner before submit, if at all. */
-    struct di_request schedule; /* priority, tenant, deadline, sample and forced tokens of this are used */
-    di_parse_emit *emit;        /* streaming: every event as it comes, or NULL */
+    struct di_request schedule;                              /* priority, tenant, deadline, sample and forced tokens of this are used */
+    di_parse_emit *emit;                                     /* streaming: every event as it comes, or NULL */
     void (*on_sample)(void *arg, const struct di_sample *s); /* every token, before the events it causes; or NULL */
     void (*on_done)(void *arg);                              /* last call, `done` is set; or NULL */
     void *emit_arg;

@@ -8,11 +8,11 @@
 struct request {
     struct request *next;
     int64_t id;
-    struct di_request r; /* prompt and the sampler's lists point behind this struct */
+    struct di_request r;            /* prompt and the sampler's lists point behind this struct */
     struct di_token_counts *counts; /* only for penalties */
     uint64_t key;
-    int64_t n_done;   /* tokens known to the engine's thread: prompt and reported */
-    int64_t n_resume; /* of these, what is to be computed again before the next token: n_prompt, or more after a preemption */
+    int64_t n_done;      /* tokens known to the engine's thread: prompt and reported */
+    int64_t n_resume;    /* of these, what is to be computed again before the next token: n_prompt, or more after a preemption */
     int64_t seen_resume; /* n_done when it (re)started: a victim must have made progress */
     int passed_over;
     bool cancelled;
@@ -25,13 +25,13 @@ struct slot {
     enum slot_state state;
     struct request *req;
     uint64_t generation;
-    int64_t n_rows;  /* positions launched */
+    int64_t n_rows;     /* positions launched */
     int64_t n_computed; /* of these, positions whose launch is done */
-    int64_t save_at; /* the row before which its state is to be saved, 0 = none; the launches pause there */
+    int64_t save_at;    /* the row before which its state is to be saved, 0 = none; the launches pause there */
     struct di_replay replay;
     uint64_t page_version;
-    uint64_t fence;  /* LEAVING: number of the last launch that names the slot */
-    bool over;       /* LEAVING: the request has ended; else it goes back to the queue (preempted) */
+    uint64_t fence; /* LEAVING: number of the last launch that names the slot */
+    bool over;      /* LEAVING: the request has ended; else it goes back to the queue (preempted) */
 };
 
 /* Service that a tenant has had, in tokens; the least served goes first. A small table: tenants that do not wait are forgotten. */
@@ -85,7 +85,8 @@ uint64_t di_core_bytes(const struct di_config *c, struct di_numerics numerics, c
     int64_t context = di_core_context(c, config);
     di_kv_layout_init(&layout, c, numerics);
     di_kv_store_bytes(&layout, config->max_batch, pool_blocks(config, context), context, &g, &s);
-    struct di_reuse_params reuse = {.states = config->states, .window = c->sliding_window, .layers = c->num_hidden_layers, .max_tokens = context};
+    struct di_reuse_params reuse = {
+        .states = config->states, .window = c->sliding_window, .layers = c->num_hidden_layers, .max_tokens = context};
     return g + s + (uint64_t)config->max_batch * sizeof(struct slot) +
            di_pipeline_bytes(config->max_batch, c->vocab_size, di_kv_blocks_for(context)) +
            (config->no_reuse ? 0 : di_reuse_bytes(&layout, pool_blocks(config, context), &reuse));
@@ -98,8 +99,8 @@ static di_status create(const struct di_core_null *n, const struct di_core_confi
     di_status status = DI_OK;
     struct di_core *e = NULL;
     *out = NULL;
-    CHECK(config->max_batch >= 1 && config->max_batch <= 1024 && config->prefill_chunk >= 1 && config->cache_blocks >= 0, err, DI_ERR_INVALID, "engine",
-          "max-batch must be 1 to 1024 and prefill-chunk at least 1");
+    CHECK(config->max_batch >= 1 && config->max_batch <= 1024 && config->prefill_chunk >= 1 && config->cache_blocks >= 0, err,
+          DI_ERR_INVALID, "engine", "max-batch must be 1 to 1024 and prefill-chunk at least 1");
     e = di_calloc(1, sizeof *e);
     CHECK(e, err, DI_ERR_MEMORY, "", "out of memory for the engine");
     e->config = *config;
@@ -109,12 +110,18 @@ static di_status create(const struct di_core_null *n, const struct di_core_confi
     CHECK(e->slots, err, DI_ERR_MEMORY, "", "out of memory for %d slots", config->max_batch);
     TRY(di_kv_store_create(&n->layout, config->max_batch, pool_blocks(config, n->context), n->context, &e->store, err));
     if (!config->no_reuse) {
-        struct di_reuse_params r = {.states = config->states, .window = n->window, .layers = n->layers, .max_tokens = n->context, .numerics = n->numerics};
+        struct di_reuse_params r = {
+            .states = config->states, .window = n->window, .layers = n->layers, .max_tokens = n->context, .numerics = n->numerics};
         memcpy(r.model_digest, n->model_digest, sizeof r.model_digest);
         TRY(di_reuse_create(e->store, &r, &e->reuse, err));
     }
-    struct di_pipeline_params p = {.compute = n->compute, .ctx = n->ctx, .store = e->store, .lanes = config->max_batch, .vocab = n->vocab,
-                                   .pages_per_lane = e->store->pages_per_slot, .banned = config->banned};
+    struct di_pipeline_params p = {.compute = n->compute,
+                                   .ctx = n->ctx,
+                                   .store = e->store,
+                                   .lanes = config->max_batch,
+                                   .vocab = n->vocab,
+                                   .pages_per_lane = e->store->pages_per_slot,
+                                   .banned = config->banned};
     TRY(di_pipeline_create(&p, &e->pipe, err));
     *out = e;
     e = NULL;
@@ -135,8 +142,13 @@ static di_status compute_model(void *ctx, const struct di_step *step, di_error *
 
 di_status di_core_create(struct di_model *model, const struct di_core_config *config, struct di_core **out, di_error *err)
 {
-    struct di_core_null n = {.layout = model->be->layout, .vocab = model->c->vocab_size, .window = model->c->sliding_window,
-                             .layers = model->c->num_hidden_layers, .context = di_core_context(model->c, config), .compute = compute_model, .ctx = model,
+    struct di_core_null n = {.layout = model->be->layout,
+                             .vocab = model->c->vocab_size,
+                             .window = model->c->sliding_window,
+                             .layers = model->c->num_hidden_layers,
+                             .context = di_core_context(model->c, config),
+                             .compute = compute_model,
+                             .ctx = model,
                              .numerics = model->be->ops->name};
     *out = NULL;
     if (model->params.max_rows < di_core_max_rows(config) || model->params.max_context < n.context)
@@ -378,20 +390,33 @@ static bool start(struct di_core *e, struct di_launch *l, int slot, struct reque
     struct slot *s = &e->slots[slot];
     int64_t total = q->r.n_prompt + q->r.max_tokens;
     struct di_reuse_start from = {0};
-    if (e->reuse ? !di_reuse_begin(e->reuse, slot, q->tokens, q->n_resume, total, q->r.tenant, &from) : !di_kv_reserve(e->store, slot, total))
+    if (e->reuse ? !di_reuse_begin(e->reuse, slot, q->tokens, q->n_resume, total, q->r.tenant, &from)
+                 : !di_kv_reserve(e->store, slot, total))
         return false;
     if (from.copies)
         l->copies[l->n_copies++] = (struct di_block_copy){from.copy_from, from.copy_to, from.copy_tokens};
-    *s = (struct slot){.state = SLOT_RUNNING, .req = q, .generation = s->generation, .n_rows = from.row, .n_computed = from.row,
-                       .save_at = from.save_at, .replay = from.replay, .page_version = ++e->page_versions};
+    *s = (struct slot){.state = SLOT_RUNNING,
+                       .req = q,
+                       .generation = s->generation,
+                       .n_rows = from.row,
+                       .n_computed = from.row,
+                       .save_at = from.save_at,
+                       .replay = from.replay,
+                       .page_version = ++e->page_versions};
     e->stats.lookups += e->reuse != NULL;
     e->stats.lookup_tokens += e->reuse ? (uint64_t)q->n_resume : 0;
     e->stats.cached_tokens += (uint64_t)from.row;
     if (q->r.on_start)
         q->r.on_start(q->r.ctx, from.row);
-    *di_pipeline_lane(e->pipe, slot) = (struct di_lane){.tokens = q->tokens, .n_prompt = q->r.n_prompt, .n_limit = q->r.n_prompt + q->r.max_tokens,
-                                                       .params = &q->r.sampling, .ignore_end = q->r.ignore_end, .key = q->key, .counts = q->counts,
-                                                       .forced = q->r.forced, .n_forced = q->r.n_forced};
+    *di_pipeline_lane(e->pipe, slot) = (struct di_lane){.tokens = q->tokens,
+                                                        .n_prompt = q->r.n_prompt,
+                                                        .n_limit = q->r.n_prompt + q->r.max_tokens,
+                                                        .params = &q->r.sampling,
+                                                        .ignore_end = q->r.ignore_end,
+                                                        .key = q->key,
+                                                        .counts = q->counts,
+                                                        .forced = q->r.forced,
+                                                        .n_forced = q->r.n_forced};
     q->seen_resume = q->n_done;
     *served(e, q->r.tenant) += q->r.n_prompt + q->r.max_tokens;
     e->stats.running++;

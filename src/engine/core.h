@@ -15,12 +15,12 @@
 #include "model/model.h"
 
 struct di_core_config {
-    int max_batch;      /* requests that run at the same time, 1..1024 */
-    int prefill_chunk;  /* prompt rows a step, at least 1 */
-    int64_t context;    /* tokens of one request, prompt and answer; 0 = the model's limit, at most 65,536 */
-    int cache_blocks;   /* blocks of 64 tokens in the pool; 0 = enough for max_batch requests of the full context */
-    int states;         /* snapshots of request state for prefix reuse; 0 = none */
-    bool no_reuse;      /* every request computes all of its prompt */
+    int max_batch;          /* requests that run at the same time, 1..1024 */
+    int prefill_chunk;      /* prompt rows a step, at least 1 */
+    int64_t context;        /* tokens of one request, prompt and answer; 0 = the model's limit, at most 65,536 */
+    int cache_blocks;       /* blocks of 64 tokens in the pool; 0 = enough for max_batch requests of the full context */
+    int states;             /* snapshots of request state for prefix reuse; 0 = none */
+    bool no_reuse;          /* every request computes all of its prompt */
     const uint64_t *banned; /* bit set of ids that are never sampled (spec/encoding.md §1.6), or NULL; borrowed */
 };
 
@@ -34,9 +34,9 @@ struct di_request {
     bool ignore_end;                    /* end_ids do not end the answer */
     const int32_t *forced;              /* [n_forced] the answer's tokens by index, -1 = sampled; copied. For scoring and replay */
     int64_t n_forced;
-    int priority;                       /* lower runs earlier and may take the place of a higher one */
-    uint64_t tenant;                    /* requests of one priority are admitted fairly between tenants */
-    int64_t deadline_ns;                /* of di_clock_ns; 0 = none. A request that is not over by then ends with DI_END_DEADLINE */
+    int priority;        /* lower runs earlier and may take the place of a higher one */
+    uint64_t tenant;     /* requests of one priority are admitted fairly between tenants */
+    int64_t deadline_ns; /* of di_clock_ns; 0 = none. A request that is not over by then ends with DI_END_DEADLINE */
     /* It was given a place (again, after a preemption): so many tokens of its prompt are reused. May be NULL. */
     void (*on_start)(void *ctx, int64_t cached);
     /* A token was sampled. Returning false ends the request with DI_END_STOP after this token (a stop string was found). */
@@ -49,10 +49,12 @@ struct di_request {
 struct di_core_stats {
     uint64_t steps, prompt_rows, decode_rows, wasted_rows; /* wasted: launched for a request that had ended */
     uint64_t finished, cancelled, failed, preempted;
-    uint64_t host_ns, compute_ns, gap_ns; /* time of the engine's thread in steps without waiting; of the worker; idle worker between two launches */
+    uint64_t host_ns, compute_ns,
+        gap_ns; /* time of the engine's thread in steps without waiting; of the worker; idle worker between two launches */
     int running, waiting, free_blocks, blocks; /* free: not held by a request; may be cached */
-    uint64_t lookups, lookup_tokens, cached_tokens; /* prefix reuse: requests that were looked up, their tokens, tokens not computed again */
-    uint64_t miss[DI_MISS_REASONS];                 /* why a lookup ended where it did */
+    uint64_t lookups, lookup_tokens,
+        cached_tokens;              /* prefix reuse: requests that were looked up, their tokens, tokens not computed again */
+    uint64_t miss[DI_MISS_REASONS]; /* why a lookup ended where it did */
     uint64_t evicted, states_saved, states_restored;
 };
 
@@ -74,7 +76,7 @@ struct di_core_null {
     int64_t context;
     di_status (*compute)(void *ctx, const struct di_step *step, di_error *err);
     void *ctx;
-    const char *numerics;     /* of the prefix keys: whatever changes bits */
+    const char *numerics; /* of the prefix keys: whatever changes bits */
     uint8_t model_digest[32];
 };
 di_status di_core_create_null(const struct di_core_null *null, const struct di_core_config *config, struct di_core **out, di_error *err);

@@ -77,9 +77,16 @@ static di_status null_compute(void *ctx, const struct di_step *step, di_error *e
 static struct di_core *create_with(struct null_model *m, int batch, int chunk, int blocks, int states)
 {
     struct di_core *e;
-    struct di_core_null n = {.vocab = VOCAB, .context = CONTEXT, .compute = null_compute, .ctx = m, .window = 3, .layers = 2, .numerics = "null"};
-    n.layout = (struct di_kv_layout){.block_bytes = 64 * sizeof(uint64_t), .ring_bytes = DI_RING_ROWS * 8, .tail_bytes = 64, .n_sources = 1, .ratio = {1},
-                                     .key_row_bytes = sizeof(uint64_t), .ring_layers = 1, .window_row_bytes = 8};
+    struct di_core_null n = {
+        .vocab = VOCAB, .context = CONTEXT, .compute = null_compute, .ctx = m, .window = 3, .layers = 2, .numerics = "null"};
+    n.layout = (struct di_kv_layout){.block_bytes = 64 * sizeof(uint64_t),
+                                     .ring_bytes = DI_RING_ROWS * 8,
+                                     .tail_bytes = 64,
+                                     .n_sources = 1,
+                                     .ratio = {1},
+                                     .key_row_bytes = sizeof(uint64_t),
+                                     .ring_layers = 1,
+                                     .window_row_bytes = 8};
     struct di_core_config config = {.max_batch = batch, .prefill_chunk = chunk, .cache_blocks = blocks, .states = states};
     assert_int_equal(di_core_create_null(&n, &config, &e, NULL), DI_OK);
     return e;
@@ -121,8 +128,15 @@ static const int32_t end_ids[] = {END_ID};
 
 static void submit(struct di_core *e, struct watch *w, int priority, uint64_t tenant)
 {
-    struct di_request r = {.prompt = w->prompt, .n_prompt = w->n_prompt, .max_tokens = w->max_tokens, .sampling = di_sampling_params_default(),
-                           .priority = priority, .tenant = tenant, .on_token = on_token, .on_end = on_end, .ctx = w};
+    struct di_request r = {.prompt = w->prompt,
+                           .n_prompt = w->n_prompt,
+                           .max_tokens = w->max_tokens,
+                           .sampling = di_sampling_params_default(),
+                           .priority = priority,
+                           .tenant = tenant,
+                           .on_token = on_token,
+                           .on_end = on_end,
+                           .ctx = w};
     r.sampling.temperature = 0;
     r.sampling.end_ids = end_ids;
     r.sampling.n_end_ids = 1;
@@ -361,7 +375,12 @@ static void test_deadline(void **state)
     bool busy = true;
     rng_state = 8;
     make(&w);
-    struct di_request r = {.prompt = w.prompt, .n_prompt = w.n_prompt, .max_tokens = 10, .sampling = di_sampling_params_default(), .on_end = on_end, .ctx = &w,
+    struct di_request r = {.prompt = w.prompt,
+                           .n_prompt = w.n_prompt,
+                           .max_tokens = 10,
+                           .sampling = di_sampling_params_default(),
+                           .on_end = on_end,
+                           .ctx = &w,
                            .deadline_ns = di_clock_ns() - 1};
     assert_int_equal(di_core_submit(e, &r, NULL, NULL), DI_OK);
     while (busy)
@@ -436,8 +455,13 @@ static void test_15_7_overhead(void **state)
             w[i].n_prompt = 3;
             w[i].max_tokens = 400;
             w[i].stop_after = 0;
-            struct di_request r = {.prompt = w[i].prompt, .n_prompt = 3, .max_tokens = 400, .sampling = di_sampling_params_default(), .on_token = on_token,
-                                   .on_end = on_end, .ctx = &w[i]};
+            struct di_request r = {.prompt = w[i].prompt,
+                                   .n_prompt = 3,
+                                   .max_tokens = 400,
+                                   .sampling = di_sampling_params_default(),
+                                   .on_token = on_token,
+                                   .on_end = on_end,
+                                   .ctx = &w[i]};
             r.sampling.temperature = 0;
             assert_int_equal(di_core_submit(e, &r, NULL, NULL), DI_OK);
         }
@@ -455,9 +479,15 @@ static void test_15_7_overhead(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_random_life),        cmocka_unit_test(test_preemption_resumes_exactly), cmocka_unit_test(test_15_1_prefill_in_the_next_step),
-        cmocka_unit_test(test_15_2_abort_mid_prefill), cmocka_unit_test(test_15_5_overtaking),          cmocka_unit_test(test_deadline),
-        cmocka_unit_test(test_failing_model_ends_all), cmocka_unit_test(test_refusals),                 cmocka_unit_test(test_15_7_overhead),
+        cmocka_unit_test(test_random_life),
+        cmocka_unit_test(test_preemption_resumes_exactly),
+        cmocka_unit_test(test_15_1_prefill_in_the_next_step),
+        cmocka_unit_test(test_15_2_abort_mid_prefill),
+        cmocka_unit_test(test_15_5_overtaking),
+        cmocka_unit_test(test_deadline),
+        cmocka_unit_test(test_failing_model_ends_all),
+        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_15_7_overhead),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

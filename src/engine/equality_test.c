@@ -47,8 +47,8 @@ static void compare_run(const struct di_golden *g, const float *whole, size_t co
     float *part = logits_of(g, run, &n);
     for (size_t i = 0; i < count; i++)
         if (memcmp(&whole[i], &part[i], sizeof(float)) != 0)
-            fail_msg("%s %s %s: chunk %d, decode from %d, %d threads: row %zu differs from the whole prompt", config, run.mode, run.isa, run.chunk,
-                     run.decode_from, run.threads, i / (count / (size_t)g->n_ids));
+            fail_msg("%s %s %s: chunk %d, decode from %d, %d threads: row %zu differs from the whole prompt", config, run.mode, run.isa,
+                     run.chunk, run.decode_from, run.threads, i / (count / (size_t)g->n_ids));
     free(part);
 }
 
@@ -56,12 +56,17 @@ static void check_mode(const struct di_golden *g, const char *config, const char
 {
     static const int chunks[] = {1, 7, 64, 129};
     size_t count;
-    float *whole = logits_of(g, (struct di_golden_run){.mode = mode, .isa = isa, .threads = 2, .chunk = g->n_ids, .decode_from = g->n_ids}, &count);
+    float *whole =
+        logits_of(g, (struct di_golden_run){.mode = mode, .isa = isa, .threads = 2, .chunk = g->n_ids, .decode_from = g->n_ids}, &count);
     for (size_t i = 0; i < sizeof chunks / sizeof *chunks; i++)
-        compare_run(g, whole, count, (struct di_golden_run){.mode = mode, .isa = isa, .threads = 1 + (int)i % 2, .chunk = chunks[i], .decode_from = g->n_ids},
-                    config);
-    compare_run(g, whole, count, (struct di_golden_run){.mode = mode, .isa = isa, .threads = 2, .chunk = 33, .decode_from = g->n_ids / 2}, config);
-    compare_run(g, whole, count, (struct di_golden_run){.mode = mode, .isa = isa, .threads = 1, .chunk = g->n_ids, .decode_from = g->n_ids}, config);
+        compare_run(
+            g, whole, count,
+            (struct di_golden_run){.mode = mode, .isa = isa, .threads = 1 + (int)i % 2, .chunk = chunks[i], .decode_from = g->n_ids},
+            config);
+    compare_run(g, whole, count, (struct di_golden_run){.mode = mode, .isa = isa, .threads = 2, .chunk = 33, .decode_from = g->n_ids / 2},
+                config);
+    compare_run(g, whole, count, (struct di_golden_run){.mode = mode, .isa = isa, .threads = 1, .chunk = g->n_ids, .decode_from = g->n_ids},
+                config);
     free(whole);
 }
 
@@ -91,15 +96,22 @@ static di_status ignore_rows(void *ctx, int64_t pos, int rows, const float *logi
 }
 
 /* Rows [from, to) of slot 1 into logits (NULL: thrown away). */
-static void run_rows(struct di_model *m, struct di_kv_store *s, const struct di_golden *g, int from, int to, struct di_replay replay, float *logits)
+static void run_rows(struct di_model *m, struct di_kv_store *s, const struct di_golden *g, int from, int to, struct di_replay replay,
+                     float *logits)
 {
     static int32_t all[4096];
     di_error err = {0};
     struct di_chunk c = {1, 0, to - from, from};
     for (int i = 0; i < to - from; i++)
         all[i] = i;
-    struct di_step step = {.n_chunks = 1, .chunks = &c, .tokens = &g->ids, .kv = di_kv_view(s), .replay = &replay, .n_logits = logits ? to - from : 0,
-                           .logit_rows = all, .logits = logits};
+    struct di_step step = {.n_chunks = 1,
+                           .chunks = &c,
+                           .tokens = &g->ids,
+                           .kv = di_kv_view(s),
+                           .replay = &replay,
+                           .n_logits = logits ? to - from : 0,
+                           .logit_rows = all,
+                           .logits = logits};
     assert_int_equal(di_model_step(m, &step, &err), DI_OK);
 }
 
@@ -211,8 +223,13 @@ static void run_plan(struct di_model *m, const struct plan *p, int batch, int ch
     assert_int_equal(di_core_create(m, &config, &e, &err), DI_OK);
     for (int r = 0; r < REQUESTS; r++) {
         answers[r] = (struct answer){0};
-        struct di_request q = {.prompt = p->prompt[r], .n_prompt = p->n_prompt[r], .max_tokens = p->max_tokens[r], .sampling = di_sampling_params_default(),
-                               .on_token = take_token, .on_end = take_end, .ctx = &answers[r]};
+        struct di_request q = {.prompt = p->prompt[r],
+                               .n_prompt = p->n_prompt[r],
+                               .max_tokens = p->max_tokens[r],
+                               .sampling = di_sampling_params_default(),
+                               .on_token = take_token,
+                               .on_end = take_end,
+                               .ctx = &answers[r]};
         q.sampling.temperature = p->temperature[r];
         q.sampling.seed = r;
         q.sampling.logprobs = true;
@@ -233,7 +250,8 @@ static struct di_model *open_tiny(struct di_golden *g, const char *isa)
     struct di_model *m;
     di_error err = {0};
     const struct di_tensor *map = di_golden_field(g, NULL, "engram_token_map");
-    struct di_model_params p = {.max_rows = 300, .max_context = 400, .threads = 2, .isa = isa, .token_map = (const int32_t *)(const void *)map->data};
+    struct di_model_params p = {
+        .max_rows = 300, .max_context = 400, .threads = 2, .isa = isa, .token_map = (const int32_t *)(const void *)map->data};
     assert_true(di_numerics_by_name("bf16", &p.numerics));
     if (di_model_open(g->dir, &p, &m, &err) != DI_OK)
         fail_msg("%s (%s)", err.message, err.where);
@@ -265,7 +283,8 @@ static void test_company(void **state)
             for (int r = 0; r < REQUESTS; r++) {
                 assert_true(got[r].over && got[r].end == DI_END_LENGTH);
                 assert_int_equal(got[r].n, alone[r].n);
-                if (memcmp(got[r].ids, alone[r].ids, sizeof got[r].ids) || memcmp(got[r].logprobs, alone[r].logprobs, sizeof got[r].logprobs))
+                if (memcmp(got[r].ids, alone[r].ids, sizeof got[r].ids) ||
+                    memcmp(got[r].logprobs, alone[r].logprobs, sizeof got[r].logprobs))
                     fail_msg("%s: request %d differs from its solo run at batch %d, chunk %d", isas[k], r, mixes[i].batch, mixes[i].chunk);
             }
         }

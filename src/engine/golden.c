@@ -62,8 +62,8 @@ static di_status keep_rows(void *ctx, int64_t pos, int rows, const float *logits
     return DI_OK;
 }
 
-di_status di_golden_run(const struct di_golden *g, const struct di_golden_run *run, float *logits, struct di_model **m, struct di_kv_store **s,
-                        di_error *err)
+di_status di_golden_run(const struct di_golden *g, const struct di_golden_run *run, float *logits, struct di_model **m,
+                        struct di_kv_store **s, di_error *err)
 {
     di_status status = DI_OK;
     float *space = NULL;
@@ -76,8 +76,14 @@ di_status di_golden_run(const struct di_golden *g, const struct di_golden_run *r
     TRY(di_model_open(g->dir, &p, m, err));
     TRY(di_kv_store_create(&(*m)->be->layout, 1, di_kv_blocks_for(g->n_ids), g->n_ids, s, err));
     struct sink sink = {logits, (size_t)(*m)->c->vocab_size};
-    struct di_score score = {.ids = g->ids, .n = g->n_ids, .chunk = run->chunk, .decode_from = run->decode_from, .rows = keep_rows, .ctx = &sink,
-                             .trace = run->trace, .features = run->features};
+    struct di_score score = {.ids = g->ids,
+                             .n = g->n_ids,
+                             .chunk = run->chunk,
+                             .decode_from = run->decode_from,
+                             .rows = keep_rows,
+                             .ctx = &sink,
+                             .trace = run->trace,
+                             .features = run->features};
     space = di_calloc((size_t)run->chunk * sink.vocab, sizeof *space);
     CHECK(space, err, DI_ERR_MEMORY, "", "out of memory for logits");
     score.logits = space;

@@ -15,18 +15,19 @@ struct di_golden {
 di_status di_golden_open(const char *model_dir, const char *vector_dir, struct di_golden *g, di_error *err);
 void di_golden_close(struct di_golden *g);
 /* Field "MODE.name" as fp32 or int32 data; NULL if absent. */
-const struct di_tensor *di_golden_field(const struct di_golden *g, const char *mode, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+const struct di_tensor *di_golden_field(const struct di_golden *g, const char *mode, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
 
 struct di_golden_run {
     const char *mode, *isa;
-    int threads, chunk;   /* chunk rows a step */
-    int decode_from;      /* from this position on one row a step; n_ids = never */
+    int threads, chunk; /* chunk rows a step */
+    int decode_from;    /* from this position on one row a step; n_ids = never */
     const struct di_trace *trace;
-    float *features;      /* NULL or act [n_ids, taps * hidden] */
+    float *features; /* NULL or act [n_ids, taps * hidden] */
 };
 /* Prefill (and decode) all ids in one slot; logits of every row into logits [n_ids, vocab]. The model and the store stay open in *m and *s for a
  * look at the caches; close them. */
-di_status di_golden_run(const struct di_golden *g, const struct di_golden_run *run, float *logits, struct di_model **m, struct di_kv_store **s,
-                        di_error *err);
+di_status di_golden_run(const struct di_golden *g, const struct di_golden_run *run, float *logits, struct di_model **m,
+                        struct di_kv_store **s, di_error *err);
 
 #endif

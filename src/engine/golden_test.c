@@ -13,7 +13,8 @@
 struct config_case {
     const char *name, *model; /* folder under tests/data/vectors; model folder or NULL = the same */
 };
-static const struct config_case configs[] = {{"tiny_a", NULL}, {"tiny_b", NULL}, {"tiny_c", NULL}, {"tiny_d", NULL}, {"nano_text", "models/nano"}};
+static const struct config_case configs[] = {
+    {"tiny_a", NULL}, {"tiny_b", NULL}, {"tiny_c", NULL}, {"tiny_d", NULL}, {"nano_text", "models/nano"}};
 
 static void open_case(const struct config_case *c, struct di_golden *g)
 {
@@ -70,7 +71,8 @@ static struct demand demand_of(const char *mode, const char *config)
         return (struct demand){INFINITY, nano ? 0.06f : a ? 1e-2f : 1e-3f, 0.1f, 0.9f};
     if (nano && strcmp(mode, "bf16_wo_a_q8") == 0)
         return (struct demand){INFINITY, 1.0f, 0.5f, 0.97f};
-    return nano && strncmp(mode, "bf16", 4) == 0 ? (struct demand){INFINITY, 1.0f, 0.5f, 0.98f} : (struct demand){INFINITY, 0.35f, 1.0f, 0.87f};
+    return nano && strncmp(mode, "bf16", 4) == 0 ? (struct demand){INFINITY, 1.0f, 0.5f, 0.98f}
+                                                 : (struct demand){INFINITY, 0.35f, 1.0f, 0.87f};
 }
 
 /* Logits, argmax and log-sum-exp of a run. */
@@ -84,7 +86,8 @@ static void check_logits(const struct di_golden *g, const char *config, const ch
     for (int i = 0; i < g->n_rows; i++) {
         d[i] = 0;
         for (int v = 0; v < vocab; v++)
-            d[i] = fmaxf(d[i], fabsf(logits[(size_t)g->rows[i] * (size_t)vocab + (size_t)v] - floats(want)[(size_t)i * (size_t)vocab + (size_t)v]));
+            d[i] = fmaxf(
+                d[i], fabsf(logits[(size_t)g->rows[i] * (size_t)vocab + (size_t)v] - floats(want)[(size_t)i * (size_t)vocab + (size_t)v]));
         worst = fmaxf(worst, d[i]);
     }
     for (int t = 0; t < g->n_ids; t++) {
@@ -99,8 +102,8 @@ static void check_logits(const struct di_golden *g, const char *config, const ch
         lse_d[t] = fabsf((float)(log(sum) + top) - floats(lse)[t]);
     }
     float mid = median(d, g->n_rows), share = (float)equal / (float)g->n_ids, lse_mid = median(lse_d, g->n_ids);
-    printf("%-10s %-18s %-10s logits: median %.2g, largest %.2g; argmax equal %.1f %%; logsumexp median %.2g\n", config, mode, isa, (double)mid, (double)worst,
-           100.0 * (double)share, (double)lse_mid);
+    printf("%-10s %-18s %-10s logits: median %.2g, largest %.2g; argmax equal %.1f %%; logsumexp median %.2g\n", config, mode, isa,
+           (double)mid, (double)worst, 100.0 * (double)share, (double)lse_mid);
     assert_true(worst <= need.worst);
     assert_true(mid <= need.median);
     assert_true(lse_mid <= need.median);
@@ -113,9 +116,9 @@ static void check_logits(const struct di_golden *g, const char *config, const ch
 struct inspection {
     const struct di_golden *g;
     const char *mode, *config;
-    bool inject; /* replace the stored rows by the reference's after each comparison: removes accumulated differences */
-    float limit;              /* relative difference that counts as equal */
-    long cells, off;          /* compared values and those beyond the limit */
+    bool inject;     /* replace the stored rows by the reference's after each comparison: removes accumulated differences */
+    float limit;     /* relative difference that counts as equal */
+    long cells, off; /* compared values and those beyond the limit */
     float worst;
     long list_rows, list_off; /* rows of integer lists */
     float rms_worst;
@@ -343,14 +346,16 @@ static void run_case(const struct config_case *c, const char *mode, const char *
 {
     struct di_golden g;
     open_case(c, &g);
-    struct inspection x = {.g = &g, .mode = mode, .config = c->name, .inject = inject, .limit = strncmp(mode, "bf16", 4) ? 1e-5f : 1.0f / 128};
+    struct inspection x = {
+        .g = &g, .mode = mode, .config = c->name, .inject = inject, .limit = strncmp(mode, "bf16", 4) ? 1e-5f : 1.0f / 128};
     if (strcmp(mode, "f32_nocache_quant") == 0)
         x.limit = 1e-4f;
     int vocab = (int)di_golden_field(&g, mode, "logits")->shape[1];
     float *logits = malloc((size_t)g.n_ids * (size_t)vocab * sizeof *logits), *scores = malloc((size_t)g.n_ids * 1024 * sizeof *scores);
     float *features = malloc((size_t)g.n_ids * 1024 * sizeof *features);
     struct di_trace trace = {at_point, &x, scores, 1024};
-    struct di_golden_run run = {.mode = mode, .isa = isa, .threads = 2, .chunk = g.n_ids, .decode_from = g.n_ids, .trace = &trace, .features = features};
+    struct di_golden_run run = {
+        .mode = mode, .isa = isa, .threads = 2, .chunk = g.n_ids, .decode_from = g.n_ids, .trace = &trace, .features = features};
     struct di_model *m;
     struct di_kv_store *s;
     di_error err = {0};
@@ -361,8 +366,8 @@ static void run_case(const struct config_case *c, const char *mode, const char *
     if (!inject)
         check_logits(&g, c->name, mode, isa, logits);
     printf("%-10s %-18s %s: %.3f %% of %ld values beyond %.2g (worst %.2g), %ld of %ld lists differ, rms off by %.2g\n", c->name, mode,
-           inject ? "layer by layer" : "inside", 100.0 * (double)x.off / (double)x.cells, x.cells, (double)x.limit, (double)x.worst, x.list_off,
-           x.list_rows, (double)x.rms_worst);
+           inject ? "layer by layer" : "inside", 100.0 * (double)x.off / (double)x.cells, x.cells, (double)x.limit, (double)x.worst,
+           x.list_off, x.list_rows, (double)x.rms_worst);
     check_inside(&x, mode);
     di_kv_store_destroy(s);
     di_model_close(m);
@@ -453,7 +458,8 @@ static void check_greedy(const struct config_case *c, const char *mode, float le
         if (best - second < lead)
             break;
         if (a != ints(want)[i])
-            fail_msg("%s %s: greedy token %d is %d, not %d, with a lead of %g", c->name, mode, i, a, ints(want)[i], (double)(best - second));
+            fail_msg("%s %s: greedy token %d is %d, not %d, with a lead of %g", c->name, mode, i, a, ints(want)[i],
+                     (double)(best - second));
     }
     di_kv_store_destroy(s);
     di_model_close(m);
@@ -475,7 +481,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_noquant), cmocka_unit_test(test_f32),       cmocka_unit_test(test_f32r),
-        cmocka_unit_test(test_bf16),    cmocka_unit_test(test_bf16_woa8), cmocka_unit_test(test_layer_by_layer), cmocka_unit_test(test_greedy),
+        cmocka_unit_test(test_bf16),    cmocka_unit_test(test_bf16_woa8), cmocka_unit_test(test_layer_by_layer),
+        cmocka_unit_test(test_greedy),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

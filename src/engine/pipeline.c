@@ -12,7 +12,7 @@ struct di_pipeline {
     struct di_launch launches[2];
     int32_t *page_rows[2];     /* [lanes][pages_per_lane] of each launch */
     uint64_t *page_version[2]; /* [lanes] */
-    uint64_t launched, done; /* numbers; guarded by lock */
+    uint64_t launched, done;   /* numbers; guarded by lock */
     bool ending;
     pthread_mutex_t lock;
     pthread_cond_t changed;
@@ -77,8 +77,12 @@ static di_status report_forced(const struct di_row *row, size_t vocab, int32_t i
 static void sample(struct di_pipeline *p, struct di_launch_out *o, int64_t position, const float *logits)
 {
     struct di_lane *lane = &p->lanes[o->lane];
-    struct di_row row = {.logits = logits, .params = lane->params, .counts = lane->counts, .banned = p->params.banned,
-                         .n_generated = (uint64_t)(position - lane->n_prompt), .position = (uint64_t)position};
+    struct di_row row = {.logits = logits,
+                         .params = lane->params,
+                         .counts = lane->counts,
+                         .banned = p->params.banned,
+                         .n_generated = (uint64_t)(position - lane->n_prompt),
+                         .position = (uint64_t)position};
     int64_t index = position - lane->n_prompt;
     int32_t forced = index < lane->n_forced ? lane->forced[index] : -1;
     o->status = forced >= 0 ? report_forced(&row, (size_t)p->params.vocab, forced, &o->sample, &o->err)
@@ -101,9 +105,14 @@ static void execute(struct di_pipeline *p, struct di_launch *l)
     for (int i = 0; i < l->n_copies; i++)
         di_kv_copy_block(p->params.store, l->copies[i].from, l->copies[i].to, l->copies[i].tokens);
     if (n > 0) {
-        struct di_step step = {.n_chunks = n, .chunks = p->live, .tokens = p->live_tokens, .replay = p->live_replay, .kv = di_kv_view(p->params.store),
+        struct di_step step = {.n_chunks = n,
+                               .chunks = p->live,
+                               .tokens = p->live_tokens,
+                               .replay = p->live_replay,
+                               .kv = di_kv_view(p->params.store),
                                .n_logits = n_logits,
-                               .logit_rows = p->logit_rows, .logits = p->logits};
+                               .logit_rows = p->logit_rows,
+                               .logits = p->logits};
         step.kv.pages = l->pages;
         l->status = p->params.compute(p->params.ctx, &step, &l->err);
     }
@@ -173,8 +182,10 @@ static bool allocate(struct di_pipeline *p)
 
 uint64_t di_pipeline_bytes(int lanes, int vocab, int pages_per_lane)
 {
-    uint64_t launch = sizeof(struct di_chunk) + 2 * sizeof(int32_t *) + sizeof(struct di_replay) + sizeof(struct di_block_copy) + (uint64_t)pages_per_lane * sizeof(int32_t) + sizeof(bool) + sizeof(struct di_launch_out);
-    uint64_t lane = sizeof(struct di_lane) + sizeof(struct di_chunk) + sizeof(int32_t *) + 2 * sizeof(int32_t) + (uint64_t)vocab * sizeof(float);
+    uint64_t launch = sizeof(struct di_chunk) + 2 * sizeof(int32_t *) + sizeof(struct di_replay) + sizeof(struct di_block_copy) +
+                      (uint64_t)pages_per_lane * sizeof(int32_t) + sizeof(bool) + sizeof(struct di_launch_out);
+    uint64_t lane =
+        sizeof(struct di_lane) + sizeof(struct di_chunk) + sizeof(int32_t *) + 2 * sizeof(int32_t) + (uint64_t)vocab * sizeof(float);
     return (uint64_t)lanes * (lane + 2 * launch) + (uint64_t)vocab * 12 + 16384;
 }
 

@@ -22,7 +22,7 @@ struct di_lane {
     struct di_token_counts *counts; /* or NULL */
     const int32_t *forced;          /* [n_forced] answer by index instead of sampling; -1 = sampled */
     int64_t n_forced;
-    bool ended;                     /* an end id, the limit, or an error: later rows are dropped */
+    bool ended; /* an end id, the limit, or an error: later rows are dropped */
 };
 
 struct di_launch_out {
@@ -43,14 +43,14 @@ struct di_block_copy {
 struct di_launch {
     uint64_t number; /* 1, 2, ... */
     int n_chunks;
-    struct di_chunk *chunks;     /* slot = lane; row0 is set by the worker */
+    struct di_chunk *chunks; /* slot = lane; row0 is set by the worker */
     const int32_t **tokens;
-    struct di_replay *replay;    /* [n_chunks] */
-    const int32_t **pages;       /* [lanes] page tables of this launch: the owner may change its own while the launch runs */
-    bool *wants_logits;          /* [n_chunks] the chunk's last row is sampled */
-    int n_copies;                /* blocks to copy before the computation, in order; at most one a lane */
+    struct di_replay *replay; /* [n_chunks] */
+    const int32_t **pages;    /* [lanes] page tables of this launch: the owner may change its own while the launch runs */
+    bool *wants_logits;       /* [n_chunks] the chunk's last row is sampled */
+    int n_copies;             /* blocks to copy before the computation, in order; at most one a lane */
     struct di_block_copy *copies;
-    int n_out;                   /* chunks that want logits, in order */
+    int n_out; /* chunks that want logits, in order */
     struct di_launch_out *out;
     di_status status; /* of the whole step */
     di_error err;

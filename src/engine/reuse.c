@@ -53,7 +53,8 @@ void di_reuse_destroy(struct di_reuse *r)
     di_free(r);
 }
 
-bool di_reuse_begin(struct di_reuse *r, int slot, const int32_t *tokens, int64_t n, int64_t total, uint64_t tenant, struct di_reuse_start *out)
+bool di_reuse_begin(struct di_reuse *r, int slot, const int32_t *tokens, int64_t n, int64_t total, uint64_t tenant,
+                    struct di_reuse_start *out)
 {
     struct di_lease *lease = &r->store->lease[slot];
     struct di_key_root from = {r->p.model_digest, r->p.numerics, &tenant, sizeof tenant};
@@ -73,7 +74,8 @@ bool di_reuse_begin(struct di_reuse *r, int slot, const int32_t *tokens, int64_t
         di_prefix_begin(lease, &root); /* holding the copy source as well may be one block too many: then nothing is reused */
         return di_kv_reserve(r->store, slot, total);
     }
-    *out = (struct di_reuse_start){.row = plan.start, .replay = {(int32_t)plan.window_floor, (int32_t)plan.write_from}, .miss = m.miss, .miss_at = m.miss_at};
+    *out = (struct di_reuse_start){
+        .row = plan.start, .replay = {(int32_t)plan.window_floor, (int32_t)plan.write_from}, .miss = m.miss, .miss_at = m.miss_at};
     if (m.source >= 0) {
         out->copies = true;
         out->copy_from = m.source;

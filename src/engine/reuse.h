@@ -9,11 +9,11 @@
 #include "model/model.h"
 
 struct di_reuse_params {
-    int states;                      /* snapshots of request state; 0 = G alone, rings are rebuilt by exact replay */
-    int window, layers;              /* sliding_window, num_hidden_layers */
-    int64_t max_tokens;              /* longest request */
+    int states;         /* snapshots of request state; 0 = G alone, rings are rebuilt by exact replay */
+    int window, layers; /* sliding_window, num_hidden_layers */
+    int64_t max_tokens; /* longest request */
     uint8_t model_digest[DI_KEY_BYTES];
-    const char *numerics;            /* everything that changes bits, see di_key_root; borrowed */
+    const char *numerics; /* everything that changes bits, see di_key_root; borrowed */
 };
 
 struct di_reuse;
@@ -24,18 +24,19 @@ uint64_t di_reuse_bytes(const struct di_kv_layout *l, int n_blocks, const struct
 
 /* Where a request starts. */
 struct di_reuse_start {
-    int64_t row;              /* first row to compute: tokens saved */
+    int64_t row; /* first row to compute: tokens saved */
     struct di_replay replay;
-    bool copies;              /* the first rows of `copy_to` are to be copied from `copy_from`, ordered before everything launched later */
+    bool copies; /* the first rows of `copy_to` are to be copied from `copy_from`, ordered before everything launched later */
     int32_t copy_from, copy_to;
     int copy_tokens;
-    int64_t save_at;          /* save the state when this row is reached (others share the prefix so far), 0 = not */
+    int64_t save_at; /* save the state when this row is reached (others share the prefix so far), 0 = not */
     enum di_miss miss;
     int64_t miss_at;
 };
 /* Look up tokens[0, n) for `tenant`, give the free slot its pages for `total` tokens, restore its state. False, with nothing changed, if
  * the pool cannot give the pages now. The slot is named by no launch. */
-bool di_reuse_begin(struct di_reuse *r, int slot, const int32_t *tokens, int64_t n, int64_t total, uint64_t tenant, struct di_reuse_start *out);
+bool di_reuse_begin(struct di_reuse *r, int slot, const int32_t *tokens, int64_t n, int64_t total, uint64_t tenant,
+                    struct di_reuse_start *out);
 /* Rows [0, n) of a slot are computed: their full blocks can be found from now on. */
 void di_reuse_computed(struct di_reuse *r, int slot, const int32_t *tokens, int64_t n);
 /* Keep the state at row `at`; launches may have written up to `written`. */

@@ -61,8 +61,12 @@ static void make(struct request *r, int vocab)
     static const int edges[] = {1, 2, 63, 64, 65, 127, 128, 129, 143, 144, 145, 192, 249, 250, 256, 300};
     uint64_t family = rng() % 4, x = family + 77;
     int n = rng() % 2 ? edges[rng() % 16] : 1 + (int)(rng() % 300), shared = rng() % 8 ? (int)(rng() % 301) : 0;
-    *r = (struct request){.n_prompt = n, .max_tokens = 1 + (int)(rng() % ANSWER), .priority = (int)(rng() % 2), .tenant = rng() % 5 == 0,
-                          .seed = rng() % 3, .temperature = rng() % 2 ? 1.0 : 0.0};
+    *r = (struct request){.n_prompt = n,
+                          .max_tokens = 1 + (int)(rng() % ANSWER),
+                          .priority = (int)(rng() % 2),
+                          .tenant = rng() % 5 == 0,
+                          .seed = rng() % 3,
+                          .temperature = rng() % 2 ? 1.0 : 0.0};
     for (int i = 0; i < n; i++) {
         x = x * 6364136223846793005u + 1442695040888963407u;
         r->prompt[i] = (int32_t)((i < shared ? (uint32_t)(x >> 33) : rng()) % (uint32_t)vocab);
@@ -72,8 +76,16 @@ static void make(struct request *r, int vocab)
 static void submit(struct di_core *e, struct request *r, struct answer *a)
 {
     *a = (struct answer){.request = r};
-    struct di_request q = {.prompt = r->prompt, .n_prompt = r->n_prompt, .max_tokens = r->max_tokens, .sampling = di_sampling_params_default(),
-                           .priority = r->priority, .tenant = r->tenant, .on_start = on_start, .on_token = on_token, .on_end = on_end, .ctx = a};
+    struct di_request q = {.prompt = r->prompt,
+                           .n_prompt = r->n_prompt,
+                           .max_tokens = r->max_tokens,
+                           .sampling = di_sampling_params_default(),
+                           .priority = r->priority,
+                           .tenant = r->tenant,
+                           .on_start = on_start,
+                           .on_token = on_token,
+                           .on_end = on_end,
+                           .ctx = a};
     q.sampling.temperature = r->temperature;
     q.sampling.seed = r->seed;
     q.sampling.logprobs = true;
@@ -98,8 +110,8 @@ static struct di_model *open_tiny(const char *name, const char *isa)
     snprintf(dir, sizeof dir, DI_SOURCE_DIR "/tests/data/vectors/%s", name);
     assert_int_equal(di_golden_open(dir, dir, &g, &err), DI_OK);
     const struct di_tensor *map = di_golden_field(&g, NULL, "engram_token_map");
-    struct di_model_params p = {.max_rows = 320, .max_context = 400, .threads = 1, .isa = isa,
-                                .token_map = map ? (const int32_t *)(const void *)map->data : NULL};
+    struct di_model_params p = {
+        .max_rows = 320, .max_context = 400, .threads = 1, .isa = isa, .token_map = map ? (const int32_t *)(const void *)map->data : NULL};
     assert_true(di_numerics_by_name("bf16", &p.numerics));
     if (di_model_open(dir, &p, &m, &err) != DI_OK)
         fail_msg("%s: %s", name, err.message);
@@ -120,8 +132,8 @@ static void check_alone(struct di_core *cold, struct request *r, const struct an
         assert_int_equal(got->n, alone.n);
     for (int i = 0; i < got->n; i++)
         if (!same_sample(&got->sample[i], &alone.sample[i]))
-            fail_msg("prompt of %d tokens, %lld reused: token %d is %d alone, %d with reuse", r->n_prompt, (long long)cached, i, alone.sample[i].id,
-                     got->sample[i].id);
+            fail_msg("prompt of %d tokens, %lld reused: token %d is %d alone, %d with reuse", r->n_prompt, (long long)cached, i,
+                     alone.sample[i].id, got->sample[i].id);
 }
 
 static void run_cases(const char *config, int cases, int states, int blocks, uint64_t seed)
@@ -152,9 +164,10 @@ static void run_cases(const char *config, int cases, int states, int blocks, uin
         fail_msg("%s", di_core_check_accounts(warm));
     for (int i = 0; i < cases; i++)
         check_alone(cold, &r[i], &a[i]);
-    printf("%s: %d requests, %d snapshots, %d blocks: %.1f %% of the prompt tokens reused, %llu preempted, %llu blocks evicted, %llu states restored\n", config,
-           cases, states, blocks, 100.0 * (double)s.cached_tokens / (double)s.lookup_tokens, (unsigned long long)s.preempted, (unsigned long long)s.evicted,
-           (unsigned long long)s.states_restored);
+    printf("%s: %d requests, %d snapshots, %d blocks: %.1f %% of the prompt tokens reused, %llu preempted, %llu blocks evicted, %llu "
+           "states restored\n",
+           config, cases, states, blocks, 100.0 * (double)s.cached_tokens / (double)s.lookup_tokens, (unsigned long long)s.preempted,
+           (unsigned long long)s.evicted, (unsigned long long)s.states_restored);
     assert_true(s.cached_tokens > 0);
     di_core_destroy(warm);
     di_core_destroy(cold);

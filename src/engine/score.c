@@ -14,8 +14,14 @@ di_status di_score_run(struct di_model *m, struct di_kv_store *s, const struct d
         for (int i = 0; i < count; i++)
             wanted[i] = (int32_t)n - count + i;
         struct di_chunk chunk = {0, 0, (int)n, (int32_t)at};
-        struct di_step step = {.n_chunks = 1, .chunks = &chunk, .tokens = &a->ids, .kv = di_kv_view(s), .n_logits = count, .logit_rows = wanted,
-                               .logits = a->logits, .trace = a->trace};
+        struct di_step step = {.n_chunks = 1,
+                               .chunks = &chunk,
+                               .tokens = &a->ids,
+                               .kv = di_kv_view(s),
+                               .n_logits = count,
+                               .logit_rows = wanted,
+                               .logits = a->logits,
+                               .trace = a->trace};
         if (a->features)
             step.features = (float *)(void *)((char *)a->features + (size_t)at * feature_bytes);
         CHECK(di_kv_reserve(s, 0, at + n), err, DI_ERR_LIMIT, "", "the cache has no room for %lld tokens", (long long)(at + n));

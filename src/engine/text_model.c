@@ -33,15 +33,15 @@ di_status di_text_model_load(const char *dir, const struct di_config *c, struct 
     CHECK(di_tokenizer_size(out->tokenizer) <= c->vocab_size, err, DI_ERR_FORMAT, dir,
           "the tokenizer has %d ids, more than the model's vocabulary of %d", di_tokenizer_size(out->tokenizer), c->vocab_size);
     TRY(di_control_ids_find(out->tokenizer, c->image_token_id, &out->controls, err));
-    CHECK(out->controls.id[DI_CTL_EOS] == c->eos_token_id, err, DI_ERR_FORMAT, dir, "the tokenizer's end id is %d, the config's eos_token_id %d",
-          out->controls.id[DI_CTL_EOS], c->eos_token_id);
+    CHECK(out->controls.id[DI_CTL_EOS] == c->eos_token_id, err, DI_ERR_FORMAT, dir,
+          "the tokenizer's end id is %d, the config's eos_token_id %d", out->controls.id[DI_CTL_EOS], c->eos_token_id);
     if (c->n_engram) {
         out->token_map = di_calloc((size_t)c->vocab_size, sizeof *out->token_map);
         CHECK(out->token_map, err, DI_ERR_MEMORY, "", "out of memory for the token map");
         TRY(di_token_map_build(out->tokenizer, out->token_map, c->vocab_size, &distinct, err));
         CHECK(distinct == c->engram_compressed_vocab_size, err, DI_ERR_FORMAT, dir,
-              "the tokenizer has %d different compressed ids, the config says %d: another tokenizer would change every engram hash", distinct,
-              c->engram_compressed_vocab_size);
+              "the tokenizer has %d different compressed ids, the config says %d: another tokenizer would change every engram hash",
+              distinct, c->engram_compressed_vocab_size);
     }
     TRY(ban_ids(out, c->vocab_size, err));
 out:

@@ -23,21 +23,52 @@ size_t di_forward_layout(const struct di_config *c, size_t act, int max_rows, ui
         void *field; /* address of a pointer */
         size_t values, bytes;
     } arrays[] = {
-        {&b->ids, 1, 4}, {&b->pos, 1, 4}, {&b->chunk, 1, 4}, {&b->floor, 1, 4}, {&b->closed2, 1, 4}, {&b->closed1, 1, 4}, {&b->pos1, 1, 4}, {&b->pos2, 1, 4},
+        {&b->ids, 1, 4},
+        {&b->pos, 1, 4},
+        {&b->chunk, 1, 4},
+        {&b->floor, 1, 4},
+        {&b->closed2, 1, 4},
+        {&b->closed1, 1, 4},
+        {&b->pos1, 1, 4},
+        {&b->pos2, 1, 4},
         {&b->image, 1, 1},
-        {&b->x, s * d, act}, {&b->n, d, act}, {&b->nq, d, act}, {&b->y, d, act},
-        {&b->pre_attn, s, 4}, {&b->pre_ffn, s, 4}, {&b->post, s, 4}, {&b->comb, s * s, 4},
-        {&b->qr, (size_t)c->q_lora_rank, act}, {&b->q, (size_t)c->num_attention_heads * hd, act},
-        {&b->o, (size_t)c->num_attention_heads * hd, act}, {&b->a, (size_t)(c->o_groups * c->o_lora_rank), act},
-        {&b->kv, hd, act}, {&b->window, 1, hd * 4 + 64}, {&b->comp_kv, hd, 4}, {&b->comp_gate, hd, 4}, {&b->latent, hd, act},
-        {&b->key, (size_t)c->index_head_dim, act}, {&b->iq, (size_t)(c->index_n_heads * c->index_head_dim), act},
-        {&b->iw, (size_t)c->index_n_heads, act}, {&b->sel, (size_t)c->index_topk, 4}, {&b->sel_n, 1, 4},
-        {&b->cand, (size_t)c->candidate_topk_blocks, 4}, {&b->cand_n, 1, 4},
-        {&b->experts, (size_t)c->num_experts_per_tok, 4}, {&b->expert_weights, (size_t)c->num_experts_per_tok, 4},
-        {&b->engram_rows, (size_t)c->n_engram * cols, 8}, {&b->e, cols * (size_t)c->engram_head_dim, act},
+        {&b->x, s * d, act},
+        {&b->n, d, act},
+        {&b->nq, d, act},
+        {&b->y, d, act},
+        {&b->pre_attn, s, 4},
+        {&b->pre_ffn, s, 4},
+        {&b->post, s, 4},
+        {&b->comb, s * s, 4},
+        {&b->qr, (size_t)c->q_lora_rank, act},
+        {&b->q, (size_t)c->num_attention_heads * hd, act},
+        {&b->o, (size_t)c->num_attention_heads * hd, act},
+        {&b->a, (size_t)(c->o_groups * c->o_lora_rank), act},
+        {&b->kv, hd, act},
+        {&b->window, 1, hd * 4 + 64},
+        {&b->comp_kv, hd, 4},
+        {&b->comp_gate, hd, 4},
+        {&b->latent, hd, act},
+        {&b->key, (size_t)c->index_head_dim, act},
+        {&b->iq, (size_t)(c->index_n_heads * c->index_head_dim), act},
+        {&b->iw, (size_t)c->index_n_heads, act},
+        {&b->sel, (size_t)c->index_topk, 4},
+        {&b->sel_n, 1, 4},
+        {&b->cand, (size_t)c->candidate_topk_blocks, 4},
+        {&b->cand_n, 1, 4},
+        {&b->experts, (size_t)c->num_experts_per_tok, 4},
+        {&b->expert_weights, (size_t)c->num_experts_per_tok, 4},
+        {&b->engram_rows, (size_t)c->n_engram * cols, 8},
+        {&b->e, cols * (size_t)c->engram_head_dim, act},
         {&b->ekv, c->n_engram ? (s + 1) * d : 0, act},
-        {&b->cos_main, half, 4}, {&b->sin_main, half, 4}, {&b->cos_comp, half, 4}, {&b->sin_comp, half, 4}, {&b->cos_one, half, 4},
-        {&b->sin_one, half, 4}, {&b->cos_pair, half, 4}, {&b->sin_pair, half, 4},
+        {&b->cos_main, half, 4},
+        {&b->sin_main, half, 4},
+        {&b->cos_comp, half, 4},
+        {&b->sin_comp, half, 4},
+        {&b->cos_one, half, 4},
+        {&b->sin_one, half, 4},
+        {&b->cos_pair, half, 4},
+        {&b->sin_pair, half, 4},
     };
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) {
         void *p;
@@ -96,8 +127,8 @@ static const void *linear_input(struct ctx *x, int k, const void *in, void *spac
 static void hc_mix(struct ctx *x, const float *fn, const float *base, const float *scale, float *pre)
 {
     const struct di_config *c = x->c;
-    x->ops->hc_mix(x->be, &(struct di_op_hc_mix){x->rows.m, c->hc_mult, c->hidden_size, c->hc_sinkhorn_iters, (float)c->hc_eps, x->eps, x->b.x,
-                                                fn, base, scale, pre, x->b.post, x->b.comb});
+    x->ops->hc_mix(x->be, &(struct di_op_hc_mix){x->rows.m, c->hc_mult, c->hidden_size, c->hc_sinkhorn_iters, (float)c->hc_eps, x->eps,
+                                                 x->b.x, fn, base, scale, pre, x->b.post, x->b.comb});
 }
 
 static void hc_norm(struct ctx *x, const float *pre, const uint8_t *w)
@@ -116,9 +147,11 @@ static void engram(struct ctx *x, int l)
     const struct di_layer *w = &x->m->layers[l];
     int cols = (c->engram_max_ngram_size - 1) * c->engram_n_heads, width = cols * c->engram_head_dim;
     const int64_t *idx = x->b.engram_rows + (size_t)c->layer_engram[l] * (size_t)x->rows.m * (size_t)cols;
-    x->ops->engram_gather(x->be, &(struct di_op_engram_gather){x->rows.m, cols, c->engram_head_dim, idx, w->engram.table, w->engram.scale, x->b.e});
+    x->ops->engram_gather(
+        x->be, &(struct di_op_engram_gather){x->rows.m, cols, c->engram_head_dim, idx, w->engram.table, w->engram.scale, x->b.e});
     linear(x, x->rows.m, &w->engram.wkv, linear_input(x, width, x->b.e, x->b.e), x->b.ekv);
-    x->ops->engram_gate(x->be, &(struct di_op_engram_gate){x->rows.m, c->hc_mult, c->hidden_size, x->eps, x->b.x, x->b.ekv, w->engram.qk, x->b.image});
+    x->ops->engram_gate(
+        x->be, &(struct di_op_engram_gate){x->rows.m, c->hc_mult, c->hidden_size, x->eps, x->b.x, x->b.ekv, w->engram.qk, x->b.image});
 }
 
 /* Spec §5.6: the groups that this step closes, into the pages. Index keys come from the latent before its RoPE. */
@@ -140,10 +173,10 @@ static void compressor(struct ctx *x, int l)
     }
     if (n > 0) {
         x->ops->compress(x->be, &(struct di_op_compress){n, closed, &x->rows, kv, src, c->head_dim, x->eps, b->kv, b->comp_kv, b->comp_gate,
-                                                        w->compressor.norm, b->latent});
+                                                         w->compressor.norm, b->latent});
         linear(x, n, &w->indexer.wk, b->latent, b->key);
         x->ops->key_store(x->be, &(struct di_op_key_store){n, c->index_head_dim, half, closed, &x->rows, kv, src, x->eps, b->key,
-                                                          w->indexer.k_norm, cos, sin});
+                                                           w->indexer.k_norm, cos, sin});
         x->ops->comp_store(x->be, &(struct di_op_comp_store){n, c->head_dim, half, closed, &x->rows, kv, src, b->latent, cos, sin});
     }
     if (ratio == 2)
@@ -164,9 +197,10 @@ static void indexer(struct ctx *x, int l, const void *qr)
     float factor = (float)(1.0 / sqrt((double)di) / sqrt((double)hi));
     x->ops->scale(x->be, &(struct di_op_scale){(int64_t)x->rows.m * hi, factor, b->iw});
     enum di_candidates mode = first < 0 || l < first ? DI_CAND_NONE : l == first ? DI_CAND_PRODUCE : DI_CAND_FILTER;
-    x->ops->index_select(x->be, &(struct di_op_index_select){x->rows.m, hi, di, c->index_topk, c->layer_kv_source[l], &x->rows, &x->step->kv, b->iq,
-                                                            b->iw, b->sel, b->sel_n, mode, c->candidate_topk_blocks, c->candidate_block_size,
-                                                            b->cand, b->cand_n, t ? t->scores : NULL, t ? t->scores_ld : 0});
+    x->ops->index_select(x->be, &(struct di_op_index_select){x->rows.m, hi, di, c->index_topk, c->layer_kv_source[l], &x->rows,
+                                                             &x->step->kv, b->iq, b->iw, b->sel, b->sel_n, mode, c->candidate_topk_blocks,
+                                                             c->candidate_block_size, b->cand, b->cand_n, t ? t->scores : NULL,
+                                                             t ? t->scores_ld : 0});
     trace(x, "selected", l, b->sel, (size_t)c->index_topk * 4, b->sel_n);
     if (mode == DI_CAND_PRODUCE)
         trace(x, "candidates", l, b->cand, (size_t)c->candidate_topk_blocks * 4, b->cand_n);
@@ -196,8 +230,8 @@ static void attention(struct ctx *x, int l)
     if (c->layer_is_index_source[l])
         indexer(x, l, qr);
     x->ops->attention(x->be, &(struct di_op_attention){m, heads, d, c->sliding_window, l, ratio ? c->layer_kv_source[l] : -1,
-                                                      (float)(1.0 / sqrt((double)d)), &x->rows, &x->step->kv, b->window, b->sel, b->sel_n,
-                                                      c->index_topk, b->q, w->attn_sink, b->o});
+                                                       (float)(1.0 / sqrt((double)d)), &x->rows, &x->step->kv, b->window, b->sel, b->sel_n,
+                                                       c->index_topk, b->q, w->attn_sink, b->o});
     x->ops->window_commit(x->be, &(struct di_op_window_commit){&x->rows, &x->step->kv, l, b->window});
     x->ops->rope(x->be, &(struct di_op_rope){m, heads, d, half, true, b->o, cos, sin});
     if (x->be->params.numerics.q_wo_a)
@@ -214,11 +248,12 @@ static void moe(struct ctx *x, int l)
     struct di_buffers *b = &x->b;
     int m = x->rows.m, k = c->num_experts_per_tok;
     x->ops->router(x->be, &(struct di_op_router){m, c->hidden_size, c->n_routed_experts, k, (float)c->routed_scaling_factor, b->n, &w->gate,
-                                                w->gate_bias, w->gate_bias_vl, b->image, b->experts, b->expert_weights});
+                                                 w->gate_bias, w->gate_bias_vl, b->image, b->experts, b->expert_weights});
     trace(x, "experts", l, b->experts, (size_t)k * 4, NULL);
     trace(x, "expert_weights", l, b->expert_weights, (size_t)k * 4, NULL);
     x->ops->moe(x->be, &(struct di_op_moe){m, c->hidden_size, c->moe_intermediate_size, k, (float)c->swiglu_limit,
-                                          linear_input(x, c->hidden_size, b->n, b->nq), b->experts, b->expert_weights, w->experts, &w->shared, b->y});
+                                           linear_input(x, c->hidden_size, b->n, b->nq), b->experts, b->expert_weights, w->experts,
+                                           &w->shared, b->y});
 }
 
 /* Lagged hyper-connections: a site collapses with the `pre` of the site before it and hands its own to the next (spec §5.1). */
@@ -233,8 +268,8 @@ static void layer(struct ctx *x, int l)
     for (int t = 0; x->step->features && t < x->c->n_dspark_targets; t++)
         if (x->c->dspark_target_layer_ids[t] == l)
             x->ops->hc_mean(x->be, &(struct di_op_hc_mean){x->rows.m, x->c->hc_mult, x->c->hidden_size, b->x,
-                                                          (char *)x->step->features + (size_t)(t * x->c->hidden_size) * x->ops->act_bytes,
-                                                          x->c->n_dspark_targets * x->c->hidden_size});
+                                                           (char *)x->step->features + (size_t)(t * x->c->hidden_size) * x->ops->act_bytes,
+                                                           x->c->n_dspark_targets * x->c->hidden_size});
     hc_mix(x, w->hc_attn.fn, w->hc_attn.base, w->hc_attn.scale, b->pre_attn);
     hc_norm(x, b->pre_ffn, w->attn_norm);
     attention(x, l);
@@ -283,8 +318,9 @@ static di_status lay_out_rows(struct ctx *x, di_error *err)
     for (int k = 0; k < s->n_chunks; k++) {
         const struct di_chunk *c = &s->chunks[k];
         if (c->row0 != m || c->n < 1 || c->pos0 < 0 || c->n > x->m->params.max_rows - m || c->pos0 > x->m->params.max_context - c->n)
-            return di_fail(err, DI_ERR_INVALID, "step", "chunk %d (%d rows at position %d) does not fit a step of %d rows and a context of %lld", k,
-                           c->n, c->pos0, x->m->params.max_rows, (long long)x->m->params.max_context);
+            return di_fail(err, DI_ERR_INVALID, "step",
+                           "chunk %d (%d rows at position %d) does not fit a step of %d rows and a context of %lld", k, c->n, c->pos0,
+                           x->m->params.max_rows, (long long)x->m->params.max_context);
         for (int i = 0; i < c->n; i++) {
             int32_t id = s->tokens[k][c->pos0 + i];
             if (id < 0 || id >= x->c->vocab_size)

@@ -15,10 +15,10 @@ struct binding {
 
 typedef di_status (*binding_fn)(void *ctx, int layer, const struct binding *b);
 
-#define BIND(field, text, kind, rows, cols, groups_)                                                         \
-    do {                                                                                                      \
-        struct binding b_ = {field, text, kind, rows, cols, groups_};                                         \
-        TRY(fn(ctx, l, &b_));                                                                                 \
+#define BIND(field, text, kind, rows, cols, groups_)                  \
+    do {                                                              \
+        struct binding b_ = {field, text, kind, rows, cols, groups_}; \
+        TRY(fn(ctx, l, &b_));                                         \
     } while (0)
 
 static di_status each_expert(const struct di_config *c, int l, struct di_layer *w, binding_fn fn, void *ctx)
@@ -117,8 +117,8 @@ static struct di_backend_params backend_params(const struct di_config *c, const 
     return (struct di_backend_params){c, p->numerics, p->max_rows, p->max_context, p->threads, p->isa};
 }
 
-static di_status plan_with(const struct di_config *c, const struct di_model_params *params, struct di_backend *be, struct di_model_plan *out,
-                           di_error *err)
+static di_status plan_with(const struct di_config *c, const struct di_model_params *params, struct di_backend *be,
+                           struct di_model_plan *out, di_error *err)
 {
     di_status status = DI_OK;
     struct di_weight head;
@@ -322,8 +322,8 @@ di_status di_model_open(const char *dir, const struct di_model_params *params, s
     m->c = &m->ck.config;
     CHECK(m->c->qk_rope_head_dim / 2 <= DI_MAX_ROPE, err, DI_ERR_LIMIT, "qk_rope_head_dim", "%d rotated channels are more than %d",
           m->c->qk_rope_head_dim, 2 * DI_MAX_ROPE);
-    CHECK(params->max_rows > 0 && params->max_context > 0 && params->max_context <= m->c->max_position_embeddings, err, DI_ERR_INVALID, "context",
-          "the context must be between 1 and the model's %lld tokens", (long long)m->c->max_position_embeddings);
+    CHECK(params->max_rows > 0 && params->max_context > 0 && params->max_context <= m->c->max_position_embeddings, err, DI_ERR_INVALID,
+          "context", "the context must be between 1 and the model's %lld tokens", (long long)m->c->max_position_embeddings);
     struct di_backend_params bp = backend_params(m->c, params);
     TRY(di_backend_cpu_create(&bp, &m->be, err));
     di_rope_freq_main(m->c, m->rope_main);

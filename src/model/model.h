@@ -52,7 +52,7 @@ struct di_model {
     struct di_layer *layers;
     const uint8_t *embed, *norm;
     struct di_weight head;
-    void *packed;                            /* one region of all repacked weights */
+    void *packed; /* one region of all repacked weights */
     size_t packed_bytes, activation_bytes;
     float rope_main[DI_MAX_ROPE], rope_compress[DI_MAX_ROPE]; /* frequencies [qk_rope_head_dim / 2] */
     struct di_engram engram;
@@ -74,7 +74,8 @@ void di_model_close(struct di_model *m);
 
 /* A place in the forward pass at which a test looks at (or replaces) values. `data` is writable. Act arrays are fp32 on the CPU. */
 struct di_trace_point {
-    const char *name; /* "layer_in", "streams_attn", "streams", "pre", "experts", "expert_weights", "window", "selected", "candidates", "scores" */
+    const char
+        *name; /* "layer_in", "streams_attn", "streams", "pre", "experts", "expert_weights", "window", "selected", "candidates", "scores" */
     int layer, rows;
     size_t row_bytes;
     void *data;
@@ -96,9 +97,9 @@ struct di_replay {
 /* One step: rows of any number of requests. Request state (rings, tails, pages) is addressed by slot; pages must cover the new positions. */
 struct di_step {
     int n_chunks;
-    const struct di_chunk *chunks;         /* row0 ascending without gaps */
-    const int32_t *const *tokens;          /* [n_chunks] the request's ids by absolute position; read at pos0-3 .. pos0+n-1 */
-    const struct di_replay *replay;        /* [n_chunks], or NULL: nothing is replayed */
+    const struct di_chunk *chunks;  /* row0 ascending without gaps */
+    const int32_t *const *tokens;   /* [n_chunks] the request's ids by absolute position; read at pos0-3 .. pos0+n-1 */
+    const struct di_replay *replay; /* [n_chunks], or NULL: nothing is replayed */
     struct di_kv kv;
     int n_logits;
     const int32_t *logit_rows; /* [n_logits] rows that want logits */

@@ -20,12 +20,12 @@ bool di_ids_reserve(struct di_ids *ids, size_t more);
 
 /* Immutable once all merges were added; then any thread may encode. */
 struct di_bpe {
-    uint64_t *pairs;     /* open addressing: left id (20 bits), right id (20), rank (24); all ones = free */
+    uint64_t *pairs;       /* open addressing: left id (20 bits), right id (20), rank (24); all ones = free */
     unsigned char *filter; /* a bit for each quarter of a slot: most pairs that have no rank end here, in a nearer cache */
-    uint32_t *byte_rank; /* [256 * 256] rank of a pair of single bytes */
-    int32_t *merged;     /* [n_merges] id that the merge of this rank makes */
+    uint32_t *byte_rank;   /* [256 * 256] rank of a pair of single bytes */
+    int32_t *merged;       /* [n_merges] id that the merge of this rank makes */
     uint32_t n_merges, cap_merges;
-    unsigned shift;      /* 64 - log2(slots) */
+    unsigned shift; /* 64 - log2(slots) */
     int32_t byte_id[256];
 };
 

@@ -14,8 +14,8 @@ static di_status fold(struct di_str text, int32_t **chars, size_t *cap, size_t *
     const utf8proc_option_t options = UTF8PROC_STABLE | UTF8PROC_COMPAT | UTF8PROC_DECOMPOSE;
     size_t kept = 0;
     for (;;) {
-        utf8proc_ssize_t need = utf8proc_decompose((const utf8proc_uint8_t *)text.p, (utf8proc_ssize_t)text.n, *chars,
-                                                   (utf8proc_ssize_t)*cap, options);
+        utf8proc_ssize_t need =
+            utf8proc_decompose((const utf8proc_uint8_t *)text.p, (utf8proc_ssize_t)text.n, *chars, (utf8proc_ssize_t)*cap, options);
         if (need < 0)
             return di_fail(err, DI_ERR_INTERNAL, "", "a token cannot be normalised: %s", utf8proc_errmsg(need));
         *n = (size_t)need;

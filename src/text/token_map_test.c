@@ -1,6 +1,6 @@
+#include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
-#include <setjmp.h>
 #include <cmocka.h>
 
 #include "base/json.h"
@@ -61,20 +61,20 @@ static const struct {
     const char *json, *key; /* the spelling as it stands in JSON */
 } cases[] = {
     {"ABC Q", "abc q"},
-    {"Q\\u0130Q", "qiq"},                  /* decomposed, the dot deleted */
-    {"\\uFB01QQ", "fiqq"},                 /* compatibility */
-    {"\\u00C5QQ\\u0301", "aqq"},           /* marks */
+    {"Q\\u0130Q", "qiq"},                                      /* decomposed, the dot deleted */
+    {"\\uFB01QQ", "fiqq"},                                     /* compatibility */
+    {"\\u00C5QQ\\u0301", "aqq"},                               /* marks */
     {"\\u03A3\\u03A3QQ\\u03A3", "\xCF\x83\xCF\x83qq\xCF\x83"}, /* no final sigma */
     {"\\u1E9EQQ", "\xC3\x9Fqq"},
     {"QQ \\t\\r\\n QQ", "qq qq"},
     {"\\u00A0QQ\\u2003 ", "qq"},
-    {" \\n\\t\\r ", " "},                  /* only white space: one space stays */
+    {" \\n\\t\\r ", " "},                   /* only white space: one space stays */
     {"\\u2003\\u2003", " "},                /* compatibility makes them plain spaces */
     {"\\u0085\\u0085", "\xC2\x85\xC2\x85"}, /* white space that is not plain goes; an empty result gives the text itself */
     {"\\u0301\\u0302", "\xCC\x81\xCC\x82"}, /* nothing left: the text itself */
     {"Q\\uE000Q", "q q"},
     {"\\uFF5CQ\\uFF5C", "|q|"},
-    {"Q\\uFFFDQ", "Q\xEF\xBF\xBDQ"},        /* U+FFFD: as written in the file */
+    {"Q\\uFFFDQ", "Q\xEF\xBF\xBDQ"}, /* U+FFFD: as written in the file */
     {"\\u212B", "a"},
     {"\\uD55C", "\xE1\x84\x92\xE1\x85\xA1\xE1\x86\xAB"},
 };
@@ -91,7 +91,7 @@ static void write_tokenizer(struct di_buf *json)
         di_buf_adds(json, "}},");
     }
     di_buf_adds(json, "{\"type\": \"ByteLevel\", \"add_prefix_space\": false, \"use_regex\": false}]}, "
-                       "\"model\": {\"type\": \"BPE\", \"merges\": [], \"vocab\": {");
+                      "\"model\": {\"type\": \"BPE\", \"merges\": [], \"vocab\": {");
     for (unsigned b = 0; b < 256; b++) {
         di_buf_adds(json, b ? ",\"" : "\"");
         if (b == '"' || b == '\\')

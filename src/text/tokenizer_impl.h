@@ -7,8 +7,8 @@
 enum {
     DI_TOK_PRESENT = 1,
     DI_TOK_ADDED = 2,
-    DI_TOK_BASE = 4,  /* a base entry in the byte alphabet: merges may produce it */
-    DI_TOK_WHOLE = 8  /* merging its bytes gives this one id, so a piece with these bytes needs no merging */
+    DI_TOK_BASE = 4, /* a base entry in the byte alphabet: merges may produce it */
+    DI_TOK_WHOLE = 8 /* merging its bytes gives this one id, so a piece with these bytes needs no merging */
 };
 
 struct di_token {
@@ -31,12 +31,12 @@ struct di_added_set {
 
 struct di_tokenizer {
     int32_t size, n_added;
-    struct di_token *token;  /* [size] */
-    unsigned char *flags;    /* [size] DI_TOK_ */
+    struct di_token *token; /* [size] */
+    unsigned char *flags;   /* [size] DI_TOK_ */
     char *bytes;
-    struct di_word *words;   /* open addressing, at most half full */
-    unsigned word_shift;     /* 64 - log2(slots) */
-    size_t longest;          /* bytes of the longest base entry */
+    struct di_word *words;        /* open addressing, at most half full */
+    unsigned word_shift;          /* 64 - log2(slots) */
+    size_t longest;               /* bytes of the longest base entry */
     struct di_added_set added[2]; /* "normalized": false, which match first, then true */
     struct di_bpe bpe;
 };

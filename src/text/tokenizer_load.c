@@ -59,8 +59,8 @@ static di_status check_pre_tokenizer(const struct di_json *pre, di_error *err)
 static di_status check_settings(const struct di_json *root, di_error *err)
 {
     static const char *const root_off[] = {"truncation", "padding"};
-    static const char *const model_off[] = {"dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback",
-                                            "ignore_merges"};
+    static const char *const model_off[] = {"dropout",       "unk_token",    "continuing_subword_prefix", "end_of_word_suffix",
+                                            "byte_fallback", "ignore_merges"};
     const struct di_json *model = di_json_get(root, "model"), *normalizer = di_json_get(root, "normalizer");
     const struct di_json *steps = di_json_get(normalizer, "normalizers"), *post = di_json_get(root, "post_processor");
     di_status status = DI_OK;

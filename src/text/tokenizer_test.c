@@ -1,6 +1,6 @@
+#include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
-#include <setjmp.h>
 #include <cmocka.h>
 
 #include "base/clock.h"
@@ -118,9 +118,32 @@ static void pieces_of_special_mixtures(void **state)
 {
     (void)state;
     static const char *const cases[] = {
-        "12| |345", "123|456|7", "½²3|4", "abc|   |12", "x|  |日本", "日本|word|日", "ア|・|イー|゛", "end|.\n\n|x", "word|\n\n|x", "a|  | b",
-        "a| \n| b", "a| \t\n \n|  | b", "a|   ", "\tword", "\xE2\x80\x8Dword", "(word|)", "!word|!| word", " !?\r\n| \r\n", "e\xCC\x81x",
-        "\xEE\x80\x80|\xEE\x80\x81" "a", "\x02\x03|\x04" "a|\x05\x06", "1|\x7F|2", "a| |\x02", ".| 。",
+        "12| |345",
+        "123|456|7",
+        "½²3|4",
+        "abc|   |12",
+        "x|  |日本",
+        "日本|word|日",
+        "ア|・|イー|゛",
+        "end|.\n\n|x",
+        "word|\n\n|x",
+        "a|  | b",
+        "a| \n| b",
+        "a| \t\n \n|  | b",
+        "a|   ",
+        "\tword",
+        "\xE2\x80\x8Dword",
+        "(word|)",
+        "!word|!| word",
+        " !?\r\n| \r\n",
+        "e\xCC\x81x",
+        "\xEE\x80\x80|\xEE\x80\x81"
+        "a",
+        "\x02\x03|\x04"
+        "a|\x05\x06",
+        "1|\x7F|2",
+        "a| |\x02",
+        ".| 。",
     };
     for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
         char text[80];
@@ -433,7 +456,11 @@ static void broken_and_foreign_files(void **state)
         {"\"\\\"\": 4", "\"\\\"\": 1048574", DI_OK}, /* a hole at 4, and many more */
         {"\"\\\"\": 4", "\"!\": 4", DI_ERR_FORMAT},
         {"\"\\\"\": 4", "\"\": 4", DI_ERR_FORMAT},
-        {"\"\\\"\": 4", "\"" "\xE2\x82\xAC" "\": 4", DI_ERR_UNSUPPORTED}, /* a byte has no entry */
+        {"\"\\\"\": 4",
+         "\""
+         "\xE2\x82\xAC"
+         "\": 4",
+         DI_ERR_UNSUPPORTED}, /* a byte has no entry */
         /* merges */
         {"\"Ġ t\"", "\"Ġ  t\"", DI_ERR_FORMAT},
         {"\"Ġ t\"", "\"Ġt\"", DI_ERR_FORMAT},
@@ -534,11 +561,11 @@ static void expect_encoding(const struct di_tokenizer *t, const char *text, size
 static void overlapping_added_tokens(void **state)
 {
     (void)state;
-    struct di_tokenizer *t = edited(
-        "\"added_tokens\": [",
-        "\"added_tokens\": [{\"id\": 6001, \"content\": \"#a\"}, {\"id\": 6002, \"content\": \"#a1#c\"}, "
-        "{\"id\": 6003, \"content\": \"#c\"},"
-        "{\"id\": 6004, \"content\": \"1#\", \"normalized\": true}, {\"id\": 6005, \"content\": \"1#1\", \"normalized\": true},");
+    struct di_tokenizer *t =
+        edited("\"added_tokens\": [",
+               "\"added_tokens\": [{\"id\": 6001, \"content\": \"#a\"}, {\"id\": 6002, \"content\": \"#a1#c\"}, "
+               "{\"id\": 6003, \"content\": \"#c\"},"
+               "{\"id\": 6004, \"content\": \"1#\", \"normalized\": true}, {\"id\": 6005, \"content\": \"1#1\", \"normalized\": true},");
     int32_t one = '1' - '!' + 3, hash = '#' - '!' + 3; /* single bytes have these ids */
     expect_encoding(t, "#a", 1, (int32_t[]){6001});
     expect_encoding(t, "#a1#c", 1, (int32_t[]){6002});

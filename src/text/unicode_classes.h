@@ -5,7 +5,7 @@
 #include <stdint.h>
 
 enum {
-    DI_UC_LETTER = 1,  /* general categories L, M, N, P, S */
+    DI_UC_LETTER = 1, /* general categories L, M, N, P, S */
     DI_UC_MARK = 2,
     DI_UC_NUMBER = 4,
     DI_UC_PUNCT = 8,

@@ -26,7 +26,8 @@ static di_status choose_isa(const struct di_backend_params *p, enum di_cpu_isa *
     if (!di_cpu_isa_usable(*isa))
         return di_fail(err, DI_ERR_UNSUPPORTED, "cpu-isa", "this processor cannot run %s; usable here: %s", p->isa, di_cpu_isa_list());
     if (*isa != DI_ISA_REF && !fast)
-        return di_fail(err, DI_ERR_UNSUPPORTED, "numerics", "the f32 numerics exist in the reference back end only (--cpu-isa ref), not in %s", p->isa);
+        return di_fail(err, DI_ERR_UNSUPPORTED, "numerics",
+                       "the f32 numerics exist in the reference back end only (--cpu-isa ref), not in %s", p->isa);
     return DI_OK;
 }
 

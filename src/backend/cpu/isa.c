@@ -44,7 +44,7 @@ static struct leaf cpuid(unsigned leaf, unsigned sub)
 
 #define ALL(word, bits) (((word) & (bits)) == (bits))
 #define BIT(n) (1u << (n))
-#define STATE_AVX 0x6u       /* XCR0: the registers that the system saves */
+#define STATE_AVX 0x6u /* XCR0: the registers that the system saves */
 #define STATE_AVX512 0xE6u
 #define STATE_AMX 0x600E6u
 
@@ -72,18 +72,16 @@ static bool cpuid_says(enum di_cpu_isa isa)
     struct leaf l1 = cpuid(1, 0), l7 = cpuid(7, 0), l71 = cpuid(7, 1);
     unsigned state = saved_state();
     switch (isa) {
-    case DI_ISA_REF:
-        return true;
+    case DI_ISA_REF: return true;
     case DI_ISA_AVX2: /* FMA, F16C; AVX2, BMI2 */
         return ALL(state, STATE_AVX) && ALL(l1.c, BIT(12) | BIT(29)) && ALL(l7.b, BIT(5) | BIT(8));
     case DI_ISA_AVX512: /* F, DQ, BW, VL; VBMI, VNNI */
-        return cpuid_says(DI_ISA_AVX2) && ALL(state, STATE_AVX512) && ALL(l7.b, BIT(16) | BIT(17) | BIT(30) | BIT(31)) && ALL(l7.c, BIT(1) | BIT(11));
-    case DI_ISA_AVX512BF16:
-        return cpuid_says(DI_ISA_AVX512) && ALL(l71.a, BIT(5));
+        return cpuid_says(DI_ISA_AVX2) && ALL(state, STATE_AVX512) && ALL(l7.b, BIT(16) | BIT(17) | BIT(30) | BIT(31)) &&
+               ALL(l7.c, BIT(1) | BIT(11));
+    case DI_ISA_AVX512BF16: return cpuid_says(DI_ISA_AVX512) && ALL(l71.a, BIT(5));
     case DI_ISA_AMX: /* BF16, TILE */
         return cpuid_says(DI_ISA_AVX512BF16) && ALL(state, STATE_AMX) && ALL(l7.d, BIT(22) | BIT(24)) && amx_permitted();
-    case DI_ISA_COUNT:
-        break;
+    case DI_ISA_COUNT: break;
     }
     return false;
 }

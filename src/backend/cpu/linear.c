@@ -211,7 +211,8 @@ static void router_part(void *ctx, int thread, int n_threads)
     const struct di_op_router *d = j->d;
     di_range r = di_split(d->m, 1, thread, n_threads);
     for (int64_t i = r.begin; i < r.end; i++)
-        router_row(d, j->logits + i * d->experts, d->is_image && d->is_image[i] ? d->bias_vl : d->bias, d->ids + i * d->k, d->weights + i * d->k);
+        router_row(d, j->logits + i * d->experts, d->is_image && d->is_image[i] ? d->bias_vl : d->bias, d->ids + i * d->k,
+                   d->weights + i * d->k);
 }
 
 void di_linear_router(struct di_backend *be, const struct di_op_router *d)

@@ -10,13 +10,14 @@
 
 #define TILE_BYTES 1024
 #define PANEL_BLOCKS 8 /* 16 KB of the L1 cache */
-#define AHEAD 8192 /* bytes between use and prefetch */
+#define AHEAD 8192     /* bytes between use and prefetch */
 #define C_STRIDE (DI_UNIT * 4)
 
 static void enter(void)
 {
-    static const _Alignas(64) uint8_t config[64] = {
-        1, [16] = 64, 0, 64, 0, 64, 0, 64, 0, 64, 0, 64, 0, 64, 0, 64, 0, [48] = 16, 16, 16, 16, 16, 16, 16, 16}; /* 8 tiles of 16 x 64 bytes */
+    static const _Alignas(64)
+        uint8_t config[64] = {1,  [16] = 64, 0,  64, 0,         64, 0,  64, 0,  64, 0,  64, 0,
+                              64, 0,         64, 0,  [48] = 16, 16, 16, 16, 16, 16, 16, 16}; /* 8 tiles of 16 x 64 bytes */
     _tile_loadconfig(config);
 }
 
@@ -73,7 +74,8 @@ static inline __m512i exponents_below(const struct di_tile *t, const enum di_wty
 }
 
 /* Block of the unit as two tiles: decoded to `slot`, or (BF16) in place. */
-static inline __attribute__((always_inline)) const uint8_t *block_tiles(const struct di_tile *t, const enum di_wtype type, int block, uint8_t *slot)
+static inline __attribute__((always_inline)) const uint8_t *block_tiles(const struct di_tile *t, const enum di_wtype type, int block,
+                                                                        uint8_t *slot)
 {
     const size_t block_bytes = type == DI_W_BF16 ? 2 * TILE_BYTES : type == DI_W_FP8_TILE32 ? 1024 : 512;
     const uint8_t *p = t->unit + (size_t)block * block_bytes;
@@ -229,5 +231,14 @@ static void tile(const struct di_tile *t)
     }
 }
 
-const struct di_kernel di_kernel_amx = {.lanes = 16, .relative = true, .tile_rows = 256, .row_bytes = 2, .enter = enter, .leave = leave, .pack_x = pack_x,
-                                        .tile = tile, .store = epilogue_store, .swiglu = epilogue_swiglu, .add = epilogue_add};
+const struct di_kernel di_kernel_amx = {.lanes = 16,
+                                        .relative = true,
+                                        .tile_rows = 256,
+                                        .row_bytes = 2,
+                                        .enter = enter,
+                                        .leave = leave,
+                                        .pack_x = pack_x,
+                                        .tile = tile,
+                                        .store = epilogue_store,
+                                        .swiglu = epilogue_swiglu,
+                                        .add = epilogue_add};

@@ -17,15 +17,15 @@
 #include "backend/cpu/linear_epilogue.h"
 
 #define STRIPS (DI_UNIT / LANES)
-#define DEPTH (32 / STEP)     /* vectors of a strip in a block */
-#define CHUNK (LANES * 4)     /* bytes */
+#define DEPTH (32 / STEP) /* vectors of a strip in a block */
+#define CHUNK (LANES * 4) /* bytes */
 /* Far ahead into L2, whose queue to memory is longer than L1's, then into L1: one core then reads nearly as fast as a loop that only reads. */
 #define PREFETCH(p) (__builtin_prefetch((p) + 8192, 0, 2), __builtin_prefetch((p) + 1024))
-#define STREAM_ROWS 4         /* up to here weights are decoded in registers, beyond into the panel */
+#define STREAM_ROWS 4 /* up to here weights are decoded in registers, beyond into the panel */
 #define INLINE static inline __attribute__((always_inline))
 #define UNROLL DI_UNROLL
 #define FORGET(p) __asm__("" : "+r"(p)) /* what was loaded from p is loaded again, rather than kept on the stack */
-#define KEEP(v) __asm__("" : "+v"(v)) /* stay in a register: compilers like to load such a value again for every use */
+#define KEEP(v) __asm__("" : "+v"(v))   /* stay in a register: compilers like to load such a value again for every use */
 
 INLINE int chunk_vectors(enum di_wtype type)
 {
@@ -74,8 +74,8 @@ INLINE void stream_blocks(const struct di_tile *t, const enum di_wtype type, con
             UNROLL
             for (int d = 0; d < per_chunk; d++)
                 UNROLL
-                for (int r = 0; r < rows; r++)
-                    sum[s][r] = v_acc(sum[s][r], w[d], v_bcast(xs + d * rows + r));
+            for (int r = 0; r < rows; r++)
+                sum[s][r] = v_acc(sum[s][r], w[d], v_bcast(xs + d * rows + r));
         }
     }
     UNROLL
@@ -134,14 +134,14 @@ INLINE void multiply_block(const struct di_tile *t, const float *w, const float 
     add_block(c + LANES, rows, sum[1], block_scale(t, t->type, block, strip + 1));
 }
 
-#define DEFINE_MULTIPLY(n)                                                                                                \
-    static void multiply_##n(const struct di_tile *t, int row, int first, int blocks)                                     \
-    {                                                                                                                     \
-        const float *w = (const float *)t->panel;                                                                         \
-        const float *x = (const float *)t->x + (size_t)row * (size_t)(t->k / STEP) + (size_t)first * DEPTH * (n);         \
-        for (int b = 0; b < blocks; b++, w += DEPTH * DI_UNIT, x += DEPTH * (n))                                          \
-            for (int s = 0; s < STRIPS; s += 2)                                                                           \
-                multiply_block(t, w + s * LANES, x, t->c + row * DI_UNIT + s * LANES, first + b, s, (n));                 \
+#define DEFINE_MULTIPLY(n)                                                                                        \
+    static void multiply_##n(const struct di_tile *t, int row, int first, int blocks)                             \
+    {                                                                                                             \
+        const float *w = (const float *)t->panel;                                                                 \
+        const float *x = (const float *)t->x + (size_t)row * (size_t)(t->k / STEP) + (size_t)first * DEPTH * (n); \
+        for (int b = 0; b < blocks; b++, w += DEPTH * DI_UNIT, x += DEPTH * (n))                                  \
+            for (int s = 0; s < STRIPS; s += 2)                                                                   \
+                multiply_block(t, w + s * LANES, x, t->c + row * DI_UNIT + s * LANES, first + b, s, (n));         \
     }
 GROUPS(DEFINE_MULTIPLY)
 
@@ -162,8 +162,14 @@ static const struct multiply_entry *group_for(int rows)
 }
 
 #define STREAM_CASE(type, rows) \
-    case (type) * 8 + (rows): stream(t, type, rows); break
-#define STREAM_CASES(type) STREAM_CASE(type, 1); STREAM_CASE(type, 2); STREAM_CASE(type, 3); STREAM_CASE(type, 4)
+    case (type)*8 + (rows):     \
+        stream(t, type, rows);  \
+        break
+#define STREAM_CASES(type) \
+    STREAM_CASE(type, 1);  \
+    STREAM_CASE(type, 2);  \
+    STREAM_CASE(type, 3);  \
+    STREAM_CASE(type, 4)
 
 static void stream_tile(const struct di_tile *t)
 {
@@ -224,8 +230,14 @@ static void block_pack_x(const float *const *rows, int n_rows, int k, void *dst)
     }
 }
 
-#define DEFINE_KERNEL(name)                                                                                                        \
-    const struct di_kernel name = {.lanes = LANES, .tile_rows = 96, .row_bytes = 4 / STEP, .pack_x = block_pack_x, .tile = block_tile, \
-                                   .store = epilogue_store, .swiglu = epilogue_swiglu, .add = epilogue_add}
+#define DEFINE_KERNEL(name)                                   \
+    const struct di_kernel name = {.lanes = LANES,            \
+                                   .tile_rows = 96,           \
+                                   .row_bytes = 4 / STEP,     \
+                                   .pack_x = block_pack_x,    \
+                                   .tile = block_tile,        \
+                                   .store = epilogue_store,   \
+                                   .swiglu = epilogue_swiglu, \
+                                   .add = epilogue_add}
 
 #endif

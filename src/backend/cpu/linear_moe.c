@@ -17,9 +17,9 @@ struct moe_job {
     const struct di_op_moe *d;
     int parts;
     struct part *part;
-    int32_t *slot;       /* slots (row * k + i) sorted by expert, then m * k + row for the shared expert */
-    float *h;            /* [slots, f] */
-    int64_t *up;         /* [parts + 1] prefix sums of the cost of one unit of f */
+    int32_t *slot; /* slots (row * k + i) sorted by expert, then m * k + row for the shared expert */
+    float *h;      /* [slots, f] */
+    int64_t *up;   /* [parts + 1] prefix sums of the cost of one unit of f */
 };
 
 static int slots_of(const struct di_op_moe *d, int m)
@@ -36,7 +36,8 @@ static int64_t max_parts(int64_t experts, int64_t slots)
 size_t di_linear_moe_scratch(const struct di_backend_params *p)
 {
     const struct di_config *c = p->config;
-    size_t m = (size_t)(p->max_rows < MOE_ROWS ? p->max_rows : MOE_ROWS), k = (size_t)c->num_experts_per_tok, e = (size_t)c->n_routed_experts;
+    size_t m = (size_t)(p->max_rows < MOE_ROWS ? p->max_rows : MOE_ROWS), k = (size_t)c->num_experts_per_tok,
+           e = (size_t)c->n_routed_experts;
     k = k < (size_t)c->dspark_num_experts_per_tok ? (size_t)c->dspark_num_experts_per_tok : k;
     e = e < (size_t)c->dspark_n_routed_experts ? (size_t)c->dspark_n_routed_experts : e;
     size_t slots = m * (k + 1), parts = (size_t)max_parts((int64_t)e + 1, (int64_t)slots);
@@ -113,11 +114,16 @@ static void up_units(const struct moe_job *j, const struct di_linear_scratch *s,
     for (int u = first; u < last; u++) {
         for (int i = 0; i < 2; i++) {
             size_t bytes = di_unit_bytes(j->kern, w[i]->type, d->d);
-            j->kern->tile(&(struct di_tile){.type = w[i]->type, .rows = p->rows, .k = d->d, .x = s->x, .panel = s->panel, .c = s->c[i],
+            j->kern->tile(&(struct di_tile){.type = w[i]->type,
+                                            .rows = p->rows,
+                                            .k = d->d,
+                                            .x = s->x,
+                                            .panel = s->panel,
+                                            .c = s->c[i],
                                             .unit = (const uint8_t *)w[i]->packed + (size_t)u * bytes});
         }
-        j->kern->swiglu(&(struct di_tile_swiglu){p->rows, d->limit, j->cpu->be.params.numerics.q_linear, s->c[0], s->c[1],
-                                                 shared ? NULL : weight, h});
+        j->kern->swiglu(
+            &(struct di_tile_swiglu){p->rows, d->limit, j->cpu->be.params.numerics.q_linear, s->c[0], s->c[1], shared ? NULL : weight, h});
         for (int r = 0; r < p->rows; r++)
             h[r] += DI_UNIT;
     }

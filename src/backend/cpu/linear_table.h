@@ -13,13 +13,17 @@ static const _Alignas(64) uint16_t di_e2m1_bf16[32] = {DI_E2M1_HALF, DI_E2M1_HAL
 /* High and low byte of bf16(e4m3(c)), c = 0..127: exponent e > 0 has bf16 bits (e + 120) << 7 | m << 4; the subnormals m * 2^-9 are listed. */
 #define DI_HI(e) (e + 120) >> 1
 #define DI_HI8(e) DI_HI(e), DI_HI(e), DI_HI(e), DI_HI(e), DI_HI(e), DI_HI(e), DI_HI(e), DI_HI(e)
-#define DI_LO8(e) (e & 1) << 7, (e & 1) << 7 | 16, (e & 1) << 7 | 32, (e & 1) << 7 | 48, (e & 1) << 7 | 64, (e & 1) << 7 | 80, (e & 1) << 7 | 96, (e & 1) << 7 | 112
+#define DI_LO8(e)                                                                                                                   \
+    (e & 1) << 7, (e & 1) << 7 | 16, (e & 1) << 7 | 32, (e & 1) << 7 | 48, (e & 1) << 7 | 64, (e & 1) << 7 | 80, (e & 1) << 7 | 96, \
+        (e & 1) << 7 | 112
 static const _Alignas(64) uint8_t di_e4m3_hi[128] = {
-    0, 0x3B, 0x3B, 0x3B, 0x3C, 0x3C, 0x3C, 0x3C, DI_HI8(1), DI_HI8(2), DI_HI8(3), DI_HI8(4), DI_HI8(5), DI_HI8(6), DI_HI8(7), DI_HI8(8),
-    DI_HI8(9), DI_HI8(10), DI_HI8(11), DI_HI8(12), DI_HI8(13), DI_HI8(14), 67, 67, 67, 67, 67, 67, 67, 0x7F};
+    0,          0x3B,       0x3B,      0x3B,      0x3C,      0x3C,      0x3C,      0x3C,       DI_HI8(1),  DI_HI8(2),
+    DI_HI8(3),  DI_HI8(4),  DI_HI8(5), DI_HI8(6), DI_HI8(7), DI_HI8(8), DI_HI8(9), DI_HI8(10), DI_HI8(11), DI_HI8(12),
+    DI_HI8(13), DI_HI8(14), 67,        67,        67,        67,        67,        67,         67,         0x7F};
 static const _Alignas(64) uint8_t di_e4m3_lo[128] = {
-    0, 0x00, 0x80, 0xC0, 0x00, 0x20, 0x40, 0x60, DI_LO8(1), DI_LO8(2), DI_LO8(3), DI_LO8(4), DI_LO8(5), DI_LO8(6), DI_LO8(7), DI_LO8(8),
-    DI_LO8(9), DI_LO8(10), DI_LO8(11), DI_LO8(12), DI_LO8(13), DI_LO8(14), 128, 144, 160, 176, 192, 208, 224, 0xC0};
+    0,          0x00,       0x80,      0xC0,      0x00,      0x20,      0x40,      0x60,       DI_LO8(1),  DI_LO8(2),
+    DI_LO8(3),  DI_LO8(4),  DI_LO8(5), DI_LO8(6), DI_LO8(7), DI_LO8(8), DI_LO8(9), DI_LO8(10), DI_LO8(11), DI_LO8(12),
+    DI_LO8(13), DI_LO8(14), 128,       144,       160,       176,       192,       208,        224,        0xC0};
 
 #ifdef __AVX512VBMI__
 #include <immintrin.h>

@@ -3,9 +3,9 @@
 #include "backend/cpu/ref.h"
 #include "base/mem.h"
 
+#include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
-#include <setjmp.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -28,8 +28,15 @@ static float uniform(void) /* in (-1, 1), bf16 */
     return di_round_bf16(((float)(rng() & 0xFFFFFF) + 0.5f) * 0x1p-23f - 1.0f);
 }
 
-static struct di_config config = {.hidden_size = 8192, .q_lora_rank = 32, .moe_intermediate_size = F, .head_dim = 128, .num_attention_heads = 4,
-                                  .o_groups = 2, .o_lora_rank = 32, .n_routed_experts = EXPERTS, .num_experts_per_tok = TOP_K};
+static struct di_config config = {.hidden_size = 8192,
+                                  .q_lora_rank = 32,
+                                  .moe_intermediate_size = F,
+                                  .head_dim = 128,
+                                  .num_attention_heads = 4,
+                                  .o_groups = 2,
+                                  .o_lora_rank = 32,
+                                  .n_routed_experts = EXPERTS,
+                                  .num_experts_per_tok = TOP_K};
 
 static void cpu_init(struct di_cpu *cpu, enum di_cpu_isa isa, int threads)
 {
@@ -38,7 +45,8 @@ static void cpu_init(struct di_cpu *cpu, enum di_cpu_isa isa, int threads)
     assert_true(di_numerics_by_name("bf16", &cpu->be.params.numerics));
     if (isa != DI_ISA_REF)
         di_cpu_linear_ops(&cpu->ops, isa);
-    struct di_cpu_scratch s = isa == DI_ISA_REF ? di_cpu_ref_scratch(&cpu->be.params) : di_cpu_linear_scratch(&cpu->be.params, isa, threads);
+    struct di_cpu_scratch s =
+        isa == DI_ISA_REF ? di_cpu_ref_scratch(&cpu->be.params) : di_cpu_linear_scratch(&cpu->be.params, isa, threads);
     cpu->shared_bytes = s.shared;
     cpu->per_thread_bytes = (s.per_thread + 63) & ~(size_t)63;
     cpu->shared = di_malloc_aligned(s.shared + 64);
@@ -181,10 +189,10 @@ static void test_linear(void **state)
         enum di_wtype type;
         int n, k, groups;
     } shapes[] = {
-        {DI_W_BF16, 1, 32, 1},         {DI_W_BF16, 17, 96, 1},        {DI_W_BF16, 24, 256, 1},        {DI_W_BF16, 100, 320, 1},
-        {DI_W_BF16, 32, 5120, 1},      {DI_W_FP4_ROW32, 1, 32, 1},    {DI_W_FP4_ROW32, 33, 96, 1},    {DI_W_FP4_ROW32, 80, 256, 1},
-        {DI_W_FP4_ROW32, 64, 2304, 1}, {DI_W_FP8_TILE32, 32, 32, 1},  {DI_W_FP8_TILE32, 96, 96, 1},   {DI_W_FP8_TILE32, 128, 256, 2},
-        {DI_W_FP8_TILE32, 64, 512, 1}, {DI_W_FP8_TILE32, 64, 8192, 1}, {DI_W_BF16, 96, 64, 4},         {DI_W_FP8_TILE32, 256, 128, 8},
+        {DI_W_BF16, 1, 32, 1},           {DI_W_BF16, 17, 96, 1},         {DI_W_BF16, 24, 256, 1},      {DI_W_BF16, 100, 320, 1},
+        {DI_W_BF16, 32, 5120, 1},        {DI_W_FP4_ROW32, 1, 32, 1},     {DI_W_FP4_ROW32, 33, 96, 1},  {DI_W_FP4_ROW32, 80, 256, 1},
+        {DI_W_FP4_ROW32, 64, 2304, 1},   {DI_W_FP8_TILE32, 32, 32, 1},   {DI_W_FP8_TILE32, 96, 96, 1}, {DI_W_FP8_TILE32, 128, 256, 2},
+        {DI_W_FP8_TILE32, 64, 512, 1},   {DI_W_FP8_TILE32, 64, 8192, 1}, {DI_W_BF16, 96, 64, 4},       {DI_W_FP8_TILE32, 256, 128, 8},
         {DI_W_FP8_TILE32, 672, 2304, 1},
     };
     enum di_cpu_isa isa = *(enum di_cpu_isa *)*state;
@@ -274,8 +282,17 @@ static void test_moe(void **state)
     cpu_init(&ref, DI_ISA_REF, 1);
     for (int i = 0; i < 3 * (EXPERTS + 1); i++)
         packed[i] = pack(&one, weight_of(s, i));
-    struct di_op_moe op = {.m = MAX_M, .d = D, .f = F, .k = TOP_K, .limit = 10, .x = s->x, .ids = s->ids, .weights = s->weights, .experts = s->e,
-                           .shared = &s->shared, .y = want};
+    struct di_op_moe op = {.m = MAX_M,
+                           .d = D,
+                           .f = F,
+                           .k = TOP_K,
+                           .limit = 10,
+                           .x = s->x,
+                           .ids = s->ids,
+                           .weights = s->weights,
+                           .experts = s->e,
+                           .shared = &s->shared,
+                           .y = want};
     ref_moe(&ref.be, &op);
     op.y = all;
     one.ops.moe(&one.be, &op);
@@ -292,8 +309,17 @@ static void test_moe(void **state)
     for (size_t c = 0; c < sizeof row_counts / sizeof *row_counts; c++) {
         int m = row_counts[c], from = (int)(rng() % (uint32_t)(MAX_M - m + 1));
         struct di_cpu *cpu = c % 2 ? &many : &one;
-        op = (struct di_op_moe){.m = m, .d = D, .f = F, .k = TOP_K, .limit = 10, .x = s->x + from * D, .ids = s->ids + from * TOP_K,
-                                .weights = s->weights + from * TOP_K, .experts = s->e, .shared = &s->shared, .y = y};
+        op = (struct di_op_moe){.m = m,
+                                .d = D,
+                                .f = F,
+                                .k = TOP_K,
+                                .limit = 10,
+                                .x = s->x + from * D,
+                                .ids = s->ids + from * TOP_K,
+                                .weights = s->weights + from * TOP_K,
+                                .experts = s->e,
+                                .shared = &s->shared,
+                                .y = y};
         cpu->ops.moe(&cpu->be, &op);
         check_same(all + from * D, y, (size_t)m * D, "experts", m);
     }
@@ -335,8 +361,18 @@ static void test_router(void **state)
     bias[11] = bias[10];
     for (int i = 0; i < MAX_M; i++)
         is_image[i] = i % 5 == 0;
-    struct di_op_router op = {.m = MAX_M, .d = D, .experts = EXPERTS, .k = TOP_K, .scale = 1.5f, .x = x, .w = &w, .bias = bias,
-                              .bias_vl = bias_vl, .is_image = is_image, .ids = ids[0], .weights = weights[0]};
+    struct di_op_router op = {.m = MAX_M,
+                              .d = D,
+                              .experts = EXPERTS,
+                              .k = TOP_K,
+                              .scale = 1.5f,
+                              .x = x,
+                              .w = &w,
+                              .bias = bias,
+                              .bias_vl = bias_vl,
+                              .is_image = is_image,
+                              .ids = ids[0],
+                              .weights = weights[0]};
     ref_router(&ref.be, &op);
     op.ids = ids[1];
     op.weights = weights[1];

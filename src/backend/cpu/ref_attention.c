@@ -84,7 +84,8 @@ static void score_groups(struct di_backend *be, const struct di_op_index_select 
 }
 
 /* Candidate blocks of a row (spec §5.7.5): best block maxima, the newest block always. */
-static void produce_candidates(const struct di_op_index_select *d, int row, int32_t n, const float *score, struct ranked *work, float *block)
+static void produce_candidates(const struct di_op_index_select *d, int row, int32_t n, const float *score, struct ranked *work,
+                               float *block)
 {
     int32_t size = d->cand_block_size, blocks = (n + size - 1) / size;
     for (int32_t b = 0; b < blocks; b++) {

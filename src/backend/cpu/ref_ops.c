@@ -58,13 +58,14 @@ struct di_cpu_scratch di_cpu_ref_scratch(const struct di_backend_params *p)
     const struct di_config *c = p->config;
     size_t m = (size_t)p->max_rows, d = (size_t)c->hidden_size, f = (size_t)c->moe_intermediate_size, hd = (size_t)c->head_dim;
     size_t heads = (size_t)c->num_attention_heads, groups = (size_t)c->o_groups, most = (size_t)(c->sliding_window + c->index_topk);
-    size_t engram = (size_t)(c->engram_max_ngram_size > 1 ? c->engram_max_ngram_size - 1 : 0) * (size_t)c->engram_n_heads * (size_t)c->engram_head_dim;
+    size_t engram =
+        (size_t)(c->engram_max_ngram_size > 1 ? c->engram_max_ngram_size - 1 : 0) * (size_t)c->engram_n_heads * (size_t)c->engram_head_dim;
     size_t taps = (size_t)c->n_dspark_targets * d;
     size_t k = max2(max2(d, engram), max2(taps, max2(heads * hd / groups, groups * (size_t)c->o_lora_rank)));
-    size_t n = 65 * max2(k, max2(f, (size_t)c->q_lora_rank));                       /* ref_matmul */
+    size_t n = 65 * max2(k, max2(f, (size_t)c->q_lora_rank));                                                /* ref_matmul */
     n = max2(n, 65 * d + m * (size_t)max2((size_t)c->n_routed_experts, (size_t)c->dspark_n_routed_experts)); /* ref_router */
-    n = max2(n, 65 * max2(d, f) + 2 * m * (d + f) + 2 * m);                         /* ref_moe: weights and rows of one expert: at most m */
-    n = max2(n, 4 * (size_t)p->max_context + (size_t)c->index_head_dim);            /* ref_index_select */
-    n = max2(n, most * hd + most);                                                  /* ref_attention */
+    n = max2(n, 65 * max2(d, f) + 2 * m * (d + f) + 2 * m);              /* ref_moe: weights and rows of one expert: at most m */
+    n = max2(n, 4 * (size_t)p->max_context + (size_t)c->index_head_dim); /* ref_index_select */
+    n = max2(n, most * hd + most);                                       /* ref_attention */
     return (struct di_cpu_scratch){n * sizeof(float), 0};
 }
