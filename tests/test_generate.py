@@ -5,6 +5,7 @@ usage: test_generate.py [--binary build/deepinfer] [--seed 1]
 Scores are compared with those in reference_scores.json beside the model; nothing here depends on what the model says.
 """
 import argparse
+import fcntl
 import json
 import math
 import os
@@ -227,6 +228,15 @@ def check_resume(count, prog, rng):
     results.append((r.status == 2 and b"--output" in r.err, r))
     r = prog.run("generate", "--model", NANO, "--input", source, "--output", source)
     results.append((r.status == 2 and read(source).count(b"\n") == len(requests), ("the input must not be overwritten", r)))
+    path = prog.write(want + lines[-1])
+    r = prog.run(*flags, "--output", path, "--resume")
+    results.append((r.status == 2 and b"more lines" in r.err and read(path) == want + lines[-1], ("the output of another input", r)))
+    for extra in ([], ["--resume"]):
+        path = prog.write(want[:100])
+        with open(path, "rb") as other:
+            fcntl.flock(other, fcntl.LOCK_EX)
+            r = prog.run(*flags, "--output", path, *extra)
+        results.append((r.status == 2 and b"another run" in r.err and read(path) == want[:100], ("two runs must not write one file", r)))
     count.group("--resume", results)
 
 

@@ -8,6 +8,7 @@
 
 #include <errno.h>
 #include <math.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -158,6 +159,8 @@ static di_status fill_window(struct run *r, struct di_lines *in, di_error *err)
             return status;
         }
         if (status == DI_OK && !more) {
+            if (r->skipped > 0)
+                return di_fail(err, DI_ERR_INVALID, "resume", "%s has more lines than the input; it is of another run", r->o->output);
             r->input_over = true;
         } else if (status == DI_OK && blank(line)) {
             continue;
@@ -241,8 +244,7 @@ static di_status resume_output(struct run *r, di_error *err)
     off_t keep = 0;
     struct stat st;
     di_status status = DI_OK;
-    if (stat(r->o->output, &st) != 0 && errno == ENOENT)
-        return DI_OK;
+    CHECK(stat(r->o->output, &st) == 0, err, DI_ERR_IO, r->o->output, "cannot be read: %s", strerror(errno));
     TRY(di_lines_open(&in, r->o->output, 0, err));
     for (;;) {
         struct di_arena a;
@@ -282,13 +284,18 @@ static di_status open_output(struct run *r, di_error *err)
         return di_fail(err, DI_ERR_INVALID, "output", "%s is the input, which would be overwritten", r->o->output);
     if (!r->o->output)
         return r->o->resume ? di_fail(err, DI_ERR_INVALID, "resume", "--resume needs --output") : DI_OK;
-    if (r->o->resume) {
-        di_status status = resume_output(r, err);
-        if (status != DI_OK)
-            return status;
-    }
-    r->out = fopen(r->o->output, r->o->resume ? "a" : "w");
-    return r->out ? DI_OK : di_fail(err, DI_ERR_IO, r->o->output, "cannot be written: %s", strerror(errno));
+    struct stat st;
+    r->out = fopen(r->o->output, "a");
+    if (!r->out || fstat(fileno(r->out), &st) != 0)
+        return di_fail(err, DI_ERR_IO, r->o->output, "cannot be written: %s", strerror(errno));
+    /* Two runs that write one file would mix their lines. A file system without locks is no reason to stop. */
+    if (S_ISREG(st.st_mode) && flock(fileno(r->out), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
+        return di_fail(err, DI_ERR_IO, r->o->output, "is being written by another run");
+    if (r->o->resume)
+        return resume_output(r, err);
+    return !S_ISREG(st.st_mode) || ftruncate(fileno(r->out), 0) == 0
+               ? DI_OK
+               : di_fail(err, DI_ERR_IO, r->o->output, "cannot be emptied: %s", strerror(errno));
 }
 
 /* ---------------------------------------------------------------- runs */
