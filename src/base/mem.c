@@ -1,8 +1,10 @@
+#define _DEFAULT_SOURCE /* madvise */
 #include "base/mem.h"
 
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 static _Atomic uint64_t calls;
 static _Atomic uint64_t fail_at = UINT64_MAX;
@@ -54,6 +56,14 @@ void *di_malloc_aligned(size_t bytes)
 void di_free_aligned(void *p)
 {
     free(p);
+}
+
+void di_advise_huge(void *p, size_t bytes)
+{
+    const uintptr_t page = (uintptr_t)2 << 20;
+    uintptr_t from = ((uintptr_t)p + page - 1) & ~(page - 1), to = ((uintptr_t)p + bytes) & ~(page - 1);
+    if (to > from)
+        (void)madvise((void *)from, to - from, MADV_HUGEPAGE);
 }
 
 struct di_arena_block {

@@ -17,6 +17,9 @@ void di_free(void *p);
 void *di_malloc_aligned(size_t bytes);
 void di_free_aligned(void *p);
 
+/* Ask for huge pages behind a large block, before it is touched: weights that are streamed then miss the TLB less. Advice only. */
+void di_advise_huge(void *p, size_t bytes);
+
 /* Number of allocation calls since start, of the whole process. */
 uint64_t di_mem_calls(void);
 /* Test hook: after `n` more successful calls every allocation fails, until called with UINT64_MAX. */

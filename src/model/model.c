@@ -286,6 +286,7 @@ static di_status load_weights(struct di_model *m, di_error *err)
     m->packed_bytes = plan.packed_bytes;
     m->packed = di_malloc_aligned(m->packed_bytes);
     CHECK(m->packed, err, DI_ERR_MEMORY, "", "out of memory for %zu bytes of repacked weights", m->packed_bytes);
+    di_advise_huge(m->packed, m->packed_bytes);
     TRY(each_model_matrix(c, m->layers, &m->head, load_matrix, &(struct loader){m, 0, 0, plan.packed_bytes, err}));
 out:
     return status;
