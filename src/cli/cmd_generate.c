@@ -377,8 +377,8 @@ static di_status run_all(struct run *r, di_error *err)
         TRY(di_lines_open(&in, o->input, 0, err));
         opened = true;
     }
-    TRY(open_output(r, err));
     TRY(di_load(&o->load, true, &r->loaded, err));
+    TRY(open_output(r, err)); /* after the model: a mistyped one must not cost the old results */
     TRY(di_core_create(r->loaded.model, &r->loaded.engine, &r->engine, err));
     r->window = (size_t)o->load.max_batch * 4;
     r->jobs = di_calloc(r->window, sizeof *r->jobs);

@@ -21,11 +21,22 @@ static di_status refuse_unsupported(const struct di_chat *c, di_error *err)
             return di_fail(err, DI_ERR_UNSUPPORTED, "response_format",
                            "a constraint of kind \"%s\" exists only as a mask over the samples, which this version does not have",
                            di_constraint_name(masks[i]));
-    if (c->sampling.n_bad_words || c->sampling.n_allowed_token_ids)
-        return di_fail(err, DI_ERR_UNSUPPORTED, c->sampling.n_bad_words ? "bad_words" : "allowed_token_ids",
-                       "not supported by this version");
-    if (c->sampling.n > 1)
-        return di_fail(err, DI_ERR_UNSUPPORTED, "n", "more than one answer to a request is not supported by this version");
+    const struct {
+        const char *name;
+        bool asked;
+    } missing[] = {
+        {"bad_words", c->sampling.n_bad_words > 0},
+        {"allowed_token_ids", c->sampling.n_allowed_token_ids > 0},
+        {"n", c->sampling.n > 1},
+        {"best_of", c->sampling.best_of > 1},
+        {"echo", c->sampling.echo == 1},
+        {"prompt_logprobs", c->sampling.prompt_logprobs != INT64_MIN},
+        {"truncate_prompt_tokens", c->sampling.truncate_prompt_tokens != INT64_MIN},
+        {"thinking_token_budget", c->sampling.thinking_token_budget != INT64_MIN},
+    };
+    for (size_t i = 0; i < sizeof missing / sizeof *missing; i++)
+        if (missing[i].asked)
+            return di_fail(err, DI_ERR_UNSUPPORTED, missing[i].name, "not supported by this version");
     return DI_OK;
 }
 
