@@ -224,6 +224,10 @@ def check_resume(count, prog, rng):
         path = prog.write(data)
         r = prog.run(*flags, "--output", path, "--resume")
         results.append((r.status == 1 and read(path) == want, (name, r)))
+    path = prog.path()
+    for _ in range(2):
+        r = prog.run("generate", "--model", NANO, "--prompt", "Hi", "--max-tokens", 3, "--output", path, "--resume")
+    results.append((r.status == 0 and read(path).count(b"\n") == 1, ("--prompt is answered once", r)))
     r = prog.run(*flags, "--resume")
     results.append((r.status == 2 and b"--output" in r.err, r))
     r = prog.run("generate", "--model", NANO, "--input", source, "--output", source)

@@ -341,6 +341,8 @@ static di_status run_prompt(struct run *r, di_error *err)
     di_status status = DI_OK;
     bool busy = true;
     bool text = strcmp(o->format, "text") == 0 || (strcmp(o->format, "auto") == 0 && !o->output && isatty(STDOUT_FILENO));
+    if (r->skipped > 0) /* --resume: it is answered */
+        return DI_OK;
     prompt_line(o, &line);
     push_job(r, 0, line, NULL);
     struct job *j = job_at(r, 0);

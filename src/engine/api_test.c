@@ -420,7 +420,7 @@ static void test_bad_requests(void **state)
         {"seed", DI_ERR_INVALID, spoil_seed},
         {"max_tokens", DI_ERR_INVALID, spoil_max},
         {"top_logprobs", DI_ERR_INVALID, spoil_top},
-        {"messages", DI_ERR_LIMIT, spoil_length},
+        {"prompt", DI_ERR_LIMIT, spoil_length},
         {"di_submission", DI_ERR_INVALID, spoil_two},
         {"di_submission", DI_ERR_INVALID, spoil_none},
         {"prompt", DI_ERR_INVALID, spoil_utf8},

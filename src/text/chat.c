@@ -171,7 +171,10 @@ di_status di_chat_max_tokens(const struct di_chat *c, int64_t prompt_tokens, int
     int64_t sent = c->sampling.max_tokens, left = context - prompt_tokens;
     if (sent > 0 ? sent > left : left < 0)
         return di_fail(
-            err, DI_ERR_LIMIT, "messages",
+            err, DI_ERR_LIMIT,
+            c->protocol == DI_PROTOCOL_COMPLETION  ? "prompt"
+            : c->protocol == DI_PROTOCOL_RESPONSES ? "input"
+                                                   : "messages",
             "the maximum context length is %lld tokens, but this request needs %lld: %lld for its prompt and %lld for the answer",
             (long long)context, (long long)(prompt_tokens + (sent > 0 ? sent : 0)), (long long)prompt_tokens,
             (long long)(sent > 0 ? sent : 0));
