@@ -168,7 +168,7 @@ static void run_cases(const char *config, int cases, int states, int blocks, uin
            "states restored\n",
            config, cases, states, blocks, 100.0 * (double)s.cached_tokens / (double)s.lookup_tokens, (unsigned long long)s.preempted,
            (unsigned long long)s.evicted, (unsigned long long)s.states_restored);
-    assert_true(s.cached_tokens > 0);
+    assert_true(states == 0 || s.cached_tokens > 0); /* replay alone pays for long hits only */
     di_core_destroy(warm);
     di_core_destroy(cold);
     di_model_close(m);
