@@ -128,6 +128,9 @@ DI_API di_status di_engine_encode(const di_engine *engine, const char *text, siz
 DI_API di_status di_engine_decode(const di_engine *engine, const int32_t *ids, size_t n_ids, char *text, size_t capacity, size_t *n,
                                   di_error *err);
 
+/* The bytes of one token, which may end inside a character; `capacity` and *n as above. DI_ERR_INVALID: an id that does not exist. Any thread. */
+DI_API di_status di_engine_token_bytes(const di_engine *engine, int32_t id, char *bytes, size_t capacity, size_t *n, di_error *err);
+
 /* ---- requests ---- */
 
 typedef struct di_bias {
@@ -168,8 +171,21 @@ typedef enum di_output_kind {
     DI_OUTPUT_CALL = 4,      /* a tool call begins: index, text = name */
     DI_OUTPUT_ARGUMENTS = 5, /* text: the next piece of call `index`'s arguments */
     DI_OUTPUT_RECOVERED = 6, /* what came as reasoning is the answer after all */
-    DI_OUTPUT_FINISHED = 7   /* last record of a request: reason, usage, error */
+    DI_OUTPUT_FINISHED = 7,  /* last record of a request: reason, usage, error */
+    DI_OUTPUT_STARTED =
+        8 /* first record, if the submission asks for it: the request has a place; prompt_tokens, cached_tokens, start, thinking */
 } di_output_kind;
+
+/* Where the prompt of a request ends, which decides what its answer begins with. */
+typedef enum di_answer_start {
+    DI_STARTS_REASONING = 0,
+    DI_STARTS_CONTENT,
+    DI_STARTS_TOOL_CALLS,          /* the prompt has opened the block of calls */
+    DI_STARTS_REASONING_CONTINUED, /* inside a reasoning that the request began */
+    DI_STARTS_CONTENT_CONTINUED    /* inside such a content; raw prompts too */
+} di_answer_start;
+/* What a token belongs to. */
+typedef enum di_answer_phase { DI_PHASE_OF_CONTENT = 0, DI_PHASE_OF_REASONING, DI_PHASE_OF_TOOL_CALLS } di_answer_phase;
 
 typedef enum di_end_reason {
     DI_REASON_NONE = 0,
@@ -204,8 +220,14 @@ typedef struct di_output {
     di_end_reason reason; /* FINISHED, like all that follows */
     int32_t stop_index;   /* which stop string, or -1 */
     int64_t prompt_tokens, completion_tokens, reasoning_tokens;
-    int64_t cached_tokens; /* of the prompt, not computed again */
-    const di_error *error; /* with DI_REASON_ERROR, else NULL */
+    int64_t cached_tokens;  /* of the prompt, not computed again */
+    const di_error *error;  /* with DI_REASON_ERROR, else NULL */
+    di_answer_start start;  /* STARTED */
+    int32_t thinking;       /* STARTED: the answer may reason, or a reasoning stands before it in the prompt */
+    di_answer_phase phase;  /* TOKEN */
+    const char *call_id;    /* CALL: an unguessable name of this call, for the client to send back; else NULL */
+    const char *call_space; /* CALL: the tool's namespace, "" without; `text` is "namespace::name" */
+    int32_t call_custom;    /* CALL: the tool takes free text; its arguments are {"input": "..."} */
 } di_output;
 
 typedef struct di_submission {
@@ -227,7 +249,8 @@ typedef struct di_submission {
     /* Called by the driving thread for every record, which is valid until it returns; returning 0 cancels the request. It may submit, cancel and poll,
      * not step, run, stop or close. NULL: the records wait for di_engine_poll. */
     int (*on_output)(void *user, const di_output *output);
-    void *user; /* passed on, not looked at */
+    void *user;           /* passed on, not looked at */
+    int32_t report_start; /* non-zero: the first record says that the request was given a place (DI_OUTPUT_STARTED) */
 } di_submission;
 DI_API void di_submission_init(di_submission *submission, size_t size);
 
@@ -245,6 +268,10 @@ DI_API int di_engine_cancel(di_engine *engine, di_request_id id);
  * thread is driving or the call comes from a callback. */
 DI_API di_status di_engine_step(di_engine *engine, int *busy, di_error *err);
 /* Wait for the step under way and deliver its results, launch nothing. */
+/* The ids of the prompt that a submission would run, without running it; `capacity` and *n as for di_engine_encode. Errors as for di_engine_submit,
+ * but a prompt may be longer than the context. Any thread. */
+DI_API di_status di_engine_prompt(const di_engine *engine, const di_submission *submission, int32_t *ids, size_t capacity, size_t *n,
+                                  di_error *err);
 DI_API di_status di_engine_flush(di_engine *engine, di_error *err);
 /* Step until nothing is left. */
 DI_API di_status di_engine_run(di_engine *engine, di_error *err);

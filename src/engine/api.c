@@ -249,6 +249,20 @@ out:
     return status;
 }
 
+di_status di_engine_token_bytes(const di_engine *e, int32_t id, char *bytes, size_t capacity, size_t *n, di_error *err)
+{
+    if (!e || !n || (!bytes && capacity))
+        return di_fail(err, DI_ERR_INVALID, !e ? "engine" : !n ? "n" : "bytes", "is NULL");
+    if (id < 0 || id >= di_tokenizer_size(e->text.tokenizer))
+        return di_fail(err, DI_ERR_INVALID, "id", "token id %d does not exist", (int)id);
+    struct di_str s = di_tokenizer_token_bytes(e->text.tokenizer, id);
+    *n = s.n;
+    size_t most = s.n < capacity ? s.n : capacity;
+    if (most)
+        memcpy(bytes, s.p, most);
+    return DI_OK;
+}
+
 di_status di_engine_decode(const di_engine *e, const int32_t *ids, size_t n_ids, char *text, size_t capacity, size_t *n, di_error *err)
 {
     di_status status = DI_OK;

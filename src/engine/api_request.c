@@ -101,8 +101,31 @@ const char *di_end_reason_name(di_end_reason reason)
 
 /* ---------------------------------------------------------------- what the completion says (driver) */
 
+static void on_begin(void *arg)
+{
+    static const di_answer_start starts[] = {[DI_START_REASONING] = DI_STARTS_REASONING,
+                                             [DI_START_CONTENT] = DI_STARTS_CONTENT,
+                                             [DI_START_TOOL_BLOCK] = DI_STARTS_TOOL_CALLS,
+                                             [DI_START_REASONING_CONTINUED] = DI_STARTS_REASONING_CONTINUED,
+                                             [DI_START_CONTENT_CONTINUED] = DI_STARTS_CONTENT_CONTINUED};
+    struct di_api_request *r = arg;
+    struct di_record *rec = record_begin(r);
+    if (!rec)
+        return;
+    record_prepare(rec, r, DI_OUTPUT_STARTED);
+    rec->out.prompt_tokens = (int64_t)r->answer->prompt.n;
+    rec->out.cached_tokens = r->answer->cached_tokens;
+    rec->out.start = starts[r->answer->chat->start];
+    rec->out.thinking = r->answer->chat->thinking;
+    record_deliver(r, rec);
+}
+
 static void on_sample(void *arg, const struct di_sample *s)
 {
+    static const di_answer_phase phases[] = {[DI_PHASE_REASONING] = DI_PHASE_OF_REASONING,
+                                             [DI_PHASE_CONTENT] = DI_PHASE_OF_CONTENT,
+                                             [DI_PHASE_TOOLS] = DI_PHASE_OF_TOOL_CALLS,
+                                             [DI_PHASE_DONE] = DI_PHASE_OF_CONTENT};
     struct di_api_request *r = arg;
     struct di_record *rec = record_begin(r);
     if (!rec)
@@ -111,11 +134,32 @@ static void on_sample(void *arg, const struct di_sample *s)
     rec->out.token = s->id;
     rec->out.index = (int64_t)r->answer->ids.n;
     rec->out.logprob = s->logprob;
+    rec->out.phase = phases[di_parser_phase(r->answer->parser)];
     rec->out.n_alternatives = (uint32_t)s->n_top;
     rec->out.alternatives = rec->alternatives;
     for (size_t i = 0; i < s->n_top; i++)
         rec->alternatives[i] = (di_alternative){s->top[i].id, s->top[i].logprob};
     record_deliver(r, rec);
+}
+
+/* What only the request's list of tools knows; the strings are put behind the name in the record's memory. */
+static void describe_call(const struct di_completion *c, struct di_str name, struct di_record *rec)
+{
+    const struct di_chat_tool *t = c->chat->tools;
+    while (t && !di_str_eq(t->name, name))
+        t = t->next;
+    size_t n = rec->text.n, id = n + 1;
+    di_buf_addc(&rec->text, 0);
+    di_buf_adds(&rec->text, c->message.n_calls ? c->message.calls[c->message.n_calls - 1].id : "");
+    di_buf_addc(&rec->text, 0);
+    size_t space = rec->text.n;
+    di_buf_addv(&rec->text, t ? t->space : (struct di_str){0});
+    if (rec->text.failed)
+        return;
+    rec->out.call_id = rec->text.p + id;
+    rec->out.call_space = rec->text.p + space;
+    rec->out.call_custom = t && t->custom;
+    rec->text.n = n;
 }
 
 static void on_event(void *arg, const struct di_parse_event *event)
@@ -134,6 +178,8 @@ static void on_event(void *arg, const struct di_parse_event *event)
     record_prepare(rec, r, kinds[event->kind]);
     rec->out.index = event->kind == DI_EVENT_CALL || event->kind == DI_EVENT_ARGUMENTS ? (int64_t)event->index : 0;
     di_buf_addv(&rec->text, event->text);
+    if (event->kind == DI_EVENT_CALL)
+        describe_call(r->answer, event->text, rec);
     r->lost = r->lost || rec->text.failed;
     record_deliver(r, rec);
 }
@@ -357,20 +403,32 @@ out:
 /* So that a request cannot ask for a hundred times its own memory: more values than any context has tokens. */
 static const struct di_json_limits json_limits = {.max_values = (size_t)4 << 20};
 
-static di_status make_answer(struct di_api_request *r, const di_submission *s, enum di_protocol protocol, di_error *err)
+/* `json` and `arena` keep what the completion borrows. */
+static di_status read_submission(const di_engine *e, int64_t context, const di_submission *s, struct di_buf *json, struct di_arena *arena,
+                                 struct di_completion **out, di_error *err)
 {
     di_status status = DI_OK;
-    const di_engine *e = r->engine;
+    enum di_protocol protocol;
     struct di_json *request;
     struct di_completion_defaults def = di_completion_defaults();
     def.seed = e->seed;
     def.prompt_ids = s->ids;
     def.n_prompt_ids = s->n_ids;
-    TRY(write_request(&r->json, s, err));
-    TRY(di_json_parse(di_buf_str(&r->json), &json_limits, &r->arena, &request, err));
+    TRY(check_submission(s, &protocol, err));
+    TRY(write_request(json, s, err));
+    TRY(di_json_parse(di_buf_str(json), &json_limits, arena, &request, err));
     CHECK(di_json_is(request, DI_JSON_OBJECT), err, DI_ERR_INVALID, "", "a request must be an object, not %s", di_json_type_name(request));
-    struct di_completion_setup setup = {.text = &e->text, .defaults = def, .context = e->context};
-    TRY(di_completion_create(&setup, protocol, request, &r->answer, err));
+    struct di_completion_setup setup = {.text = &e->text, .defaults = def, .context = context};
+    TRY(di_completion_create(&setup, protocol, request, out, err));
+out:
+    return status;
+}
+
+static di_status make_answer(struct di_api_request *r, const di_submission *s, di_error *err)
+{
+    di_status status = DI_OK;
+    const di_engine *e = r->engine;
+    TRY(read_submission(e, e->context, s, &r->json, &r->arena, &r->answer, err));
     if (s->n_forced) {
         r->forced = di_malloc(s->n_forced * sizeof *r->forced);
         CHECK(r->forced, err, DI_ERR_MEMORY, "", "out of memory for %zu forced tokens", s->n_forced);
@@ -380,6 +438,7 @@ static di_status make_answer(struct di_api_request *r, const di_submission *s, e
     c->schedule = (struct di_request){.priority = s->priority, .tenant = s->tenant, .forced = r->forced, .n_forced = (int64_t)s->n_forced};
     c->schedule.deadline_ns = s->deadline_ms ? di_clock_ns() + s->deadline_ms * 1000000 : 0;
     c->emit = on_event;
+    c->on_begin = s->report_start ? on_begin : NULL;
     c->on_sample = on_sample;
     c->on_done = on_done;
     c->emit_arg = r;
@@ -388,7 +447,7 @@ out:
     return status;
 }
 
-static di_status request_create(di_engine *e, const di_submission *s, enum di_protocol protocol, struct di_api_request **out, di_error *err)
+static di_status request_create(di_engine *e, const di_submission *s, struct di_api_request **out, di_error *err)
 {
     di_status status = DI_OK;
     struct di_api_request *r = di_calloc(1, sizeof *r);
@@ -401,7 +460,7 @@ static di_status request_create(di_engine *e, const di_submission *s, enum di_pr
     CHECK(r->last, err, DI_ERR_MEMORY, "", "out of memory for a request");
     r->last->error = di_calloc(1, sizeof *r->last->error);
     CHECK(r->last->error, err, DI_ERR_MEMORY, "", "out of memory for a request");
-    TRY(make_answer(r, s, protocol, err));
+    TRY(make_answer(r, s, err));
     *out = r;
     r = NULL;
 out:
@@ -429,15 +488,13 @@ di_status di_engine_submit(di_engine *e, const di_submission *submission, di_req
 {
     di_status status = DI_OK;
     di_submission s;
-    enum di_protocol protocol;
     struct di_api_request *r = NULL;
     if (!e || !submission)
         return di_fail(err, DI_ERR_INVALID, e ? "submission" : "engine", "is NULL");
     if (id)
         *id = 0;
     TRY(di_take_struct(&s, sizeof s, submission, "di_submission", err));
-    TRY(check_submission(&s, &protocol, err));
-    TRY(request_create(e, &s, protocol, &r, err));
+    TRY(request_create(e, &s, &r, err));
     put_in_inbox(e, r, id);
 out:
     if (status != DI_OK) {
@@ -445,6 +502,29 @@ out:
         e->stats.refused++;
         pthread_mutex_unlock(&e->lock);
     }
+    return status;
+}
+
+di_status di_engine_prompt(const di_engine *e, const di_submission *submission, int32_t *ids, size_t capacity, size_t *n, di_error *err)
+{
+    di_status status = DI_OK;
+    di_submission s;
+    struct di_buf json = {0};
+    struct di_arena arena;
+    struct di_completion *c = NULL;
+    di_arena_init(&arena);
+    CHECK(e && submission && n, err, DI_ERR_INVALID, !e ? "engine" : !submission ? "submission" : "n", "is NULL");
+    CHECK(ids || capacity == 0, err, DI_ERR_INVALID, "ids", "is NULL, but its length is not 0");
+    TRY(di_take_struct(&s, sizeof s, submission, "di_submission", err));
+    TRY(read_submission(e, INT64_MAX / 2, &s, &json, &arena, &c, err));
+    *n = c->prompt.n;
+    size_t most = *n < capacity ? *n : capacity;
+    if (most)
+        memcpy(ids, c->prompt.v, most * sizeof *ids);
+out:
+    di_completion_destroy(c);
+    di_buf_fini(&json);
+    di_arena_fini(&arena);
     return status;
 }
 

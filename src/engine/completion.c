@@ -142,10 +142,26 @@ static di_status make_sampling(struct di_completion *c, const struct di_completi
     return DI_OK;
 }
 
+/* The id of the call that has just begun. */
+static void name_call(struct di_completion *c)
+{
+    unsigned char random[DI_CALL_ID_RANDOM];
+    if (c->message.failed)
+        return;
+    if (!c->random(c->random_ctx, random, sizeof random)) {
+        di_fail(&c->err, DI_ERR_IO, "", "the system gives no random bytes");
+        return;
+    }
+    size_t index = c->message.n_calls - 1;
+    di_call_id_write(c->message.calls[index].id, index, c->chat->thinking && c->message.reasoning.n == 0, random);
+}
+
 static void on_event(void *arg, const struct di_parse_event *event)
 {
     struct di_completion *c = arg;
     di_message_add(&c->message, event);
+    if (event->kind == DI_EVENT_CALL)
+        name_call(c);
     if (c->emit)
         c->emit(c->emit_arg, event);
 }
@@ -173,6 +189,8 @@ di_status di_completion_create(const struct di_completion_setup *setup, enum di_
     struct di_completion *c = di_calloc(1, sizeof *c);
     CHECK(c, err, DI_ERR_MEMORY, "", "out of memory for a request");
     c->text = setup->text;
+    c->random = setup->random ? setup->random : di_entropy;
+    c->random_ctx = setup->random_ctx;
     TRY(di_chat_create(protocol, request, setup->options, &c->chat, err));
     TRY(refuse_unsupported(c->chat, err));
     TRY(make_prompt(c, request, &setup->defaults, err));
@@ -267,6 +285,9 @@ static void on_start(void *ctx, int64_t cached)
     struct di_completion *c = ctx;
     if (c->ids.n == 0)
         c->cached_tokens = cached;
+    if (!c->begun && c->on_begin)
+        c->on_begin(c->emit_arg);
+    c->begun = true;
 }
 
 static bool on_token(void *ctx, const struct di_sample *s)

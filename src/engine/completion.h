@@ -4,6 +4,7 @@
 
 #include "engine/core.h"
 #include "engine/text_model.h"
+#include "base/entropy.h"
 #include "text/chat.h"
 #include "text/message.h"
 
@@ -30,16 +31,19 @@ struct di_completion {
     struct di_message message;
     struct di_buf logprobs[2]; /* entries of the content and of the reasoning, separated by commas */
     enum di_end end;
-    bool done;
+    bool begun, done;
     di_error err; /* with DI_END_ERROR, or if the text could not be parsed */
 
     /* Set by the owner before submit, if at all. */
     struct di_request schedule;                              /* priority, tenant, deadline, sample and forced tokens of this are used */
     di_parse_emit *emit;                                     /* streaming: every event as it comes, or NULL */
+    void (*on_begin)(void *arg);                             /* it was given a place for the first time: cached_tokens is known; or NULL */
     void (*on_sample)(void *arg, const struct di_sample *s); /* every token, before the events it causes; or NULL */
     void (*on_done)(void *arg);                              /* last call, `done` is set; or NULL */
     void *emit_arg;
     struct di_parser *parser;
+    di_entropy_source *random;
+    void *random_ctx;
 };
 
 /* Where requests are converted. All borrowed. */
@@ -47,7 +51,9 @@ struct di_completion_setup {
     const struct di_text_model *text;
     const struct di_chat_options *options; /* NULL: the defaults of the chat encoding */
     struct di_completion_defaults defaults;
-    int64_t context; /* tokens of one request */
+    int64_t context;           /* tokens of one request */
+    di_entropy_source *random; /* for ids of calls; NULL: di_entropy */
+    void *random_ctx;
 };
 /* Convert a request of a dialect: `request` (borrowed until destroy) as for di_chat_create; DI_PROTOCOL_COMPLETION takes `prompt` (text: control
  * spellings count, BOS is added unless it begins with it) or `prompt_token_ids`. Refused by name, until they exist: images, and constraints that

@@ -2,10 +2,12 @@
 #ifndef DI_TEXT_MESSAGE_H
 #define DI_TEXT_MESSAGE_H
 
+#include "text/call_id.h"
 #include "text/parser.h"
 
 struct di_message_call {
     struct di_buf name, arguments;
+    char id[DI_CALL_ID_BYTES]; /* "" until the owner of the message sets it */
 };
 
 /* Zero-initialise. Everything is owned by the struct. */
