@@ -102,7 +102,8 @@ static di_status start_job(struct run *r, struct job *j, di_error *err)
     bool raw = !di_json_get(request, "messages");
     if (raw && !di_json_get(request, "prompt") && !di_json_get(request, "prompt_token_ids"))
         return di_fail(err, DI_ERR_INVALID, "", "a request needs messages, prompt or prompt_token_ids");
-    struct di_completion_setup setup = {&r->loaded.text, &r->chat, r->defaults, r->loaded.context};
+    struct di_completion_setup setup = {
+        .text = &r->loaded.text, .options = &r->chat, .defaults = r->defaults, .context = r->loaded.context};
     TRY(di_completion_create(&setup, raw ? DI_PROTOCOL_COMPLETION : DI_PROTOCOL_CHAT, request, &j->answer, err));
     TRY(di_completion_submit(j->answer, r->engine, NULL, err));
 out:
