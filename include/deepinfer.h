@@ -199,6 +199,17 @@ typedef enum di_end_reason {
 /* "stop", "length", "tool_calls", "abort", "deadline", "error"; "" for DI_REASON_NONE. */
 DI_API const char *di_end_reason_name(di_end_reason reason);
 
+/* Why the search for a prompt's cached beginning ended. */
+typedef enum di_miss_reason {
+    DI_MISS_REASON_NONE = 0,   /* all but the last token was found, or nothing was looked up (no_reuse) */
+    DI_MISS_REASON_NEVER_SEEN, /* no request of this tenant came so far with this beginning, or too long ago to tell */
+    DI_MISS_REASON_EVICTED,    /* it was here and made room for others */
+    DI_MISS_REASON_DIVERGED,   /* others went on differently from that position on */
+    DI_MISS_REASON_BOUNDED     /* it is there, but as an approximation that this request does not accept */
+} di_miss_reason;
+/* "none", "never_seen", "evicted", "diverged", "bounded". Never NULL. */
+DI_API const char *di_miss_reason_name(di_miss_reason reason);
+
 typedef struct di_alternative {
     int32_t id;
     float logprob;
@@ -228,6 +239,12 @@ typedef struct di_output {
     const char *call_id;    /* CALL: an unguessable name of this call, for the client to send back; else NULL */
     const char *call_space; /* CALL: the tool's namespace, "" without; `text` is "namespace::name" */
     int32_t call_custom;    /* CALL: the tool takes free text; its arguments are {"input": "..."} */
+    /* FINISHED: milliseconds from submission until it was first given a place, until its first token, until its end; -1 = it never came so far. */
+    double queue_ms, first_token_ms, total_ms;
+    /* FINISHED: why no more of the prompt was found in the cache, and from which token on (-1 with DI_MISS_REASON_NONE). What was found is not always
+     * reusable: cached_tokens says how much was. */
+    di_miss_reason miss;
+    int64_t miss_position;
 } di_output;
 
 typedef struct di_submission {
@@ -257,6 +274,10 @@ DI_API void di_submission_init(di_submission *submission, size_t size);
 /* Queue a request; *id (may be NULL) is set before its first record can appear. Refused at once, with the reason: DI_ERR_INVALID (the field
  * is in `where`), _LIMIT (it can never fit into the context or the cache), _UNSUPPORTED, _FORMAT (the JSON), _MEMORY. Any thread. */
 DI_API di_status di_engine_submit(di_engine *engine, const di_submission *submission, di_request_id *id, di_error *err);
+/* The ids of the prompt that a submission would run, without running it; `capacity` and *n as for di_engine_encode. Errors as for di_engine_submit,
+ * but a prompt may be longer than the context. Any thread. */
+DI_API di_status di_engine_prompt(const di_engine *engine, const di_submission *submission, int32_t *ids, size_t capacity, size_t *n,
+                                  di_error *err);
 /* Ask a request to end, in whatever state it is; its FINISHED record follows unless it ended by itself before. Returns 0 if there is no such
  * request (any more), else 1. Any thread. */
 DI_API int di_engine_cancel(di_engine *engine, di_request_id id);
@@ -268,10 +289,6 @@ DI_API int di_engine_cancel(di_engine *engine, di_request_id id);
  * thread is driving or the call comes from a callback. */
 DI_API di_status di_engine_step(di_engine *engine, int *busy, di_error *err);
 /* Wait for the step under way and deliver its results, launch nothing. */
-/* The ids of the prompt that a submission would run, without running it; `capacity` and *n as for di_engine_encode. Errors as for di_engine_submit,
- * but a prompt may be longer than the context. Any thread. */
-DI_API di_status di_engine_prompt(const di_engine *engine, const di_submission *submission, int32_t *ids, size_t capacity, size_t *n,
-                                  di_error *err);
 DI_API di_status di_engine_flush(di_engine *engine, di_error *err);
 /* Step until nothing is left. */
 DI_API di_status di_engine_run(di_engine *engine, di_error *err);
@@ -302,9 +319,50 @@ typedef struct di_engine_stats {
     uint64_t lookups, lookup_tokens, cached_tokens;
     uint64_t miss_never_seen, miss_evicted, miss_diverged, miss_bounded;
     uint64_t evicted_blocks, states_saved, states_restored;
+    uint64_t prompt_tokens, generated_tokens; /* of prompts that are done, cached ones included; of answers */
+    /* FINISHED records by reason. */
+    uint64_t ended_stop, ended_length, ended_tool_calls, ended_cancelled, ended_deadline, ended_error;
+    uint64_t miss_other_tenant; /* of miss_never_seen: another tenant has it. For the operator only: it tells what others ask */
+    int32_t held_slots;         /* places that are not free: running requests and those that have just ended */
 } di_engine_stats;
 /* As of the end of the latest step. Any thread. `size` is sizeof(di_engine_stats). */
 DI_API di_status di_engine_get_stats(di_engine *engine, di_engine_stats *out, size_t size, di_error *err);
+
+/* Distributions since the engine was opened. Times are in seconds, from submission on; those of whole requests count the requests that ended by
+ * themselves (stop, length, tool calls). Ids count up from 0 without a gap; later versions append. */
+typedef enum di_histogram_id {
+    DI_HISTOGRAM_QUEUE_TIME = 0,   /* until a request was first given a place */
+    DI_HISTOGRAM_FIRST_TOKEN_TIME, /* until its first token */
+    DI_HISTOGRAM_INTER_TOKEN_TIME, /* between two tokens of a request */
+    DI_HISTOGRAM_TOTAL_TIME,       /* whole requests, like the next three: until the end */
+    DI_HISTOGRAM_INFERENCE_TIME,   /* from its place to the end; waiting after a preemption is inside */
+    DI_HISTOGRAM_PREFILL_TIME,     /* from its place to the first token */
+    DI_HISTOGRAM_DECODE_TIME,      /* from the first token to the last */
+    DI_HISTOGRAM_PROMPT_TOKENS,    /* whole requests, like the next three */
+    DI_HISTOGRAM_GENERATION_TOKENS,
+    DI_HISTOGRAM_CACHED_TOKENS,  /* of the prompt, not computed again */
+    DI_HISTOGRAM_MAX_TOKENS,     /* asked, or what the rules made of it */
+    DI_HISTOGRAM_DIVERGED_AT,    /* position of DI_MISS_REASON_DIVERGED */
+    DI_HISTOGRAM_STEP_ROWS,      /* prompt and decode rows of a step */
+    DI_HISTOGRAM_STEP_TIME,      /* computation of a step, sampling included */
+    DI_HISTOGRAM_STEP_HOST_TIME, /* work of the driver for a step, callbacks included, waiting not */
+    DI_HISTOGRAM_STEP_GAP_TIME   /* idle model between two steps that follow each other */
+} di_histogram_id;
+
+#define DI_HISTOGRAM_EDGES_MAX 47
+typedef struct di_histogram {
+    const char *name; /* as a metrics page calls it, the unit in it: "time_to_first_token_seconds". Lives for ever, like help */
+    const char *help; /* one sentence */
+    uint64_t count;
+    double sum;
+    int32_t n_edges;
+    double edges[DI_HISTOGRAM_EDGES_MAX]; /* [n_edges] rising; the same in every call */
+    uint64_t buckets[DI_HISTOGRAM_EDGES_MAX + 1]; /* [n_edges + 1] above the edge before and not above this one; the last: above all */
+} di_histogram;
+/* As of the end of the latest step. DI_ERR_NOT_FOUND: this library has no such histogram. Any thread. `size` is sizeof(di_histogram). */
+DI_API di_status di_engine_get_histogram(di_engine *engine, di_histogram_id which, di_histogram *out, size_t size, di_error *err);
+/* The value below which `share` (0..1) of the values lie, by straight lines within the buckets; 0 if it is empty, the last edge if it lies above. */
+DI_API double di_histogram_quantile(const di_histogram *histogram, double share);
 
 #ifdef __cplusplus
 }

@@ -21,45 +21,14 @@ static di_status begin_driving(di_engine *e, bool own_thread, di_error *err)
     return status;
 }
 
-static void publish(di_engine_stats *to, const struct di_core_stats *s)
-{
-    di_engine_stats known = *to;
-    *to = (di_engine_stats){.steps = s->steps,
-                            .prompt_rows = s->prompt_rows,
-                            .decode_rows = s->decode_rows,
-                            .wasted_rows = s->wasted_rows,
-                            .finished = s->finished,
-                            .cancelled = s->cancelled,
-                            .failed = s->failed,
-                            .preempted = s->preempted,
-                            .host_ns = s->host_ns,
-                            .compute_ns = s->compute_ns,
-                            .gap_ns = s->gap_ns,
-                            .running = s->running,
-                            .waiting = s->waiting,
-                            .free_blocks = s->free_blocks,
-                            .blocks = s->blocks,
-                            .lookups = s->lookups,
-                            .lookup_tokens = s->lookup_tokens,
-                            .cached_tokens = s->cached_tokens,
-                            .miss_never_seen = s->miss[DI_MISS_NEVER_SEEN],
-                            .miss_evicted = s->miss[DI_MISS_EVICTED],
-                            .miss_diverged = s->miss[DI_MISS_DIVERGED],
-                            .miss_bounded = s->miss[DI_MISS_BOUNDED],
-                            .evicted_blocks = s->evicted,
-                            .states_saved = s->states_saved,
-                            .states_restored = s->states_restored};
-    to->submitted = known.submitted;
-    to->refused = known.refused;
-}
-
 static void end_driving(di_engine *e)
 {
     struct di_core_stats s = di_core_stats(e->core);
     struct di_api_request *ended = e->ended;
     e->ended = NULL;
     pthread_mutex_lock(&e->lock);
-    publish(&e->stats, &s);
+    di_engine_stats_from(&e->stats, &s);
+    e->metrics = *di_core_metrics(e->core);
     e->driving = false;
     pthread_mutex_unlock(&e->lock);
     for (struct di_api_request *next; ended; ended = next) {
@@ -259,17 +228,4 @@ const di_output *di_engine_poll(di_engine *e, int64_t timeout_ms)
     }
     pthread_mutex_unlock(&e->lock);
     return rec ? &rec->out : NULL;
-}
-
-di_status di_engine_get_stats(di_engine *e, di_engine_stats *out, size_t size, di_error *err)
-{
-    if (!e || !out)
-        return di_fail(err, DI_ERR_INVALID, e ? "out" : "engine", "is NULL");
-    pthread_mutex_lock(&e->lock);
-    di_engine_stats s = e->stats;
-    s.unread = e->n_unread;
-    pthread_mutex_unlock(&e->lock);
-    memset(out, 0, size);
-    memcpy(out, &s, size < sizeof s ? size : sizeof s);
-    return DI_OK;
 }

@@ -64,7 +64,9 @@ struct di_engine {
     bool has_thread, stopping;
     uint64_t stops;
     pthread_t thread;
-    di_engine_stats stats;
+    di_engine_stats stats; /* as of the end of the latest step; submitted and refused at once */
+    struct di_metrics metrics;
+    uint64_t ended_by[DI_REASON_ERROR + 1];
 
     /* driver */
     struct di_api_request *ended;
@@ -81,6 +83,10 @@ void di_record_destroy(struct di_record *r); /* NULL is allowed */
 /* api_drive.c */
 /* Be the driver of an engine that is being closed: no thread of its own, no step, every request has ended. */
 void di_engine_wind_up(di_engine *e);
+
+/* api_stats.c */
+/* What the core counts, in public form; the counts of the API itself stay. */
+void di_engine_stats_from(di_engine_stats *to, const struct di_core_stats *s);
 
 /* Copy a caller's struct that begins with its size over one that has the defaults. DI_ERR_INVALID unless `from` was initialised; DI_ERR_UNSUPPORTED
  * if it sets fields that this version does not know. */

@@ -194,11 +194,12 @@ static di_end_reason reason_of(const struct di_completion *c, enum di_end end)
     return end == DI_END_STOP && c->message.finish == DI_FINISH_TOOL_CALLS ? DI_REASON_TOOL_CALLS : reasons[end];
 }
 
-/* No cancel finds the request any more. */
-static void forget(struct di_api_request *r)
+/* No cancel finds the request any more; it counts as ended. */
+static void forget(struct di_api_request *r, di_end_reason reason)
 {
     di_engine *e = r->engine;
     pthread_mutex_lock(&e->lock);
+    e->ended_by[reason]++;
     struct di_api_request **link = &e->table[r->id % DI_API_BUCKETS];
     while (*link != r)
         link = &(*link)->next_bucket;
@@ -211,6 +212,20 @@ static void forget(struct di_api_request *r)
             *link = r->next_cancel;
     }
     pthread_mutex_unlock(&e->lock);
+}
+
+static double ms_of(int64_t ns)
+{
+    return ns < 0 ? -1 : (double)ns / 1e6;
+}
+
+static void record_facts(di_output *out, const struct di_request_facts *f)
+{
+    out->queue_ms = ms_of(f->queue_ns);
+    out->first_token_ms = ms_of(f->first_token_ns);
+    out->total_ms = ms_of(f->total_ns);
+    out->miss = (di_miss_reason)f->miss;
+    out->miss_position = f->miss_at;
 }
 
 void di_api_request_end(struct di_api_request *r, enum di_end end, const di_error *err)
@@ -236,7 +251,8 @@ void di_api_request_end(struct di_api_request *r, enum di_end end, const di_erro
     rec->out.completion_tokens = (int64_t)c->ids.n;
     rec->out.reasoning_tokens = c->reasoning_tokens;
     rec->out.cached_tokens = c->cached_tokens;
-    forget(r);
+    record_facts(&rec->out, &c->facts);
+    forget(r, rec->out.reason);
     record_deliver(r, rec);
     if (r->on_output)
         di_record_destroy(rec);
@@ -436,6 +452,7 @@ static di_status make_answer(struct di_api_request *r, const di_submission *s, d
     }
     struct di_completion *c = r->answer;
     c->schedule = (struct di_request){.priority = s->priority, .tenant = s->tenant, .forced = r->forced, .n_forced = (int64_t)s->n_forced};
+    c->schedule.arrived_ns = di_clock_ns();
     c->schedule.deadline_ns = s->deadline_ms ? di_clock_ns() + s->deadline_ms * 1000000 : 0;
     c->emit = on_event;
     c->on_begin = s->report_start ? on_begin : NULL;

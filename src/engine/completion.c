@@ -189,6 +189,7 @@ di_status di_completion_create(const struct di_completion_setup *setup, enum di_
     struct di_completion *c = di_calloc(1, sizeof *c);
     CHECK(c, err, DI_ERR_MEMORY, "", "out of memory for a request");
     c->text = setup->text;
+    c->facts = (struct di_request_facts){.queue_ns = -1, .first_token_ns = -1, .total_ns = -1, .miss_at = -1};
     c->random = setup->random ? setup->random : di_entropy;
     c->random_ctx = setup->random_ctx;
     TRY(di_chat_create(protocol, request, setup->options, &c->chat, err));
@@ -356,6 +357,7 @@ di_status di_completion_submit(struct di_completion *c, struct di_core *e, int64
     r.on_start = on_start;
     r.on_token = on_token;
     r.on_end = on_end;
+    r.facts = &c->facts;
     r.ctx = c;
     return di_core_submit(e, &r, id, err);
 }

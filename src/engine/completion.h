@@ -28,6 +28,7 @@ struct di_completion {
 
     struct di_ids ids; /* sampled, the end id included */
     int64_t reasoning_tokens, cached_tokens;
+    struct di_request_facts facts; /* set when it is done; before, as of one that came nowhere */
     struct di_message message;
     struct di_buf logprobs[2]; /* entries of the content and of the reasoning, separated by commas */
     enum di_end end;

@@ -11,12 +11,18 @@ struct request {
     struct di_request r;            /* prompt and the sampler's lists point behind this struct */
     struct di_token_counts *counts; /* only for penalties */
     uint64_t key;
-    int64_t n_done;      /* tokens known to the engine's thread: prompt and reported */
-    int64_t n_resume;    /* of these, what is to be computed again before the next token: n_prompt, or more after a preemption */
+    int64_t n_done;   /* tokens known to the engine's thread: prompt and reported */
+    int64_t n_resume; /* of these, what is to be computed again before the next token: n_prompt, or more after a preemption */
+    int64_t last_token_ns;
+    struct di_request_facts facts;
     int64_t seen_resume; /* n_done when it (re)started: a victim must have made progress */
+    int64_t n_reached;   /* most rows that were computed so far: they can be reused */
     int passed_over;
     bool cancelled;
-    int32_t tokens[]; /* [n_prompt + max_tokens]; the pipeline appends */
+    struct request *leader; /* di_request.after while it lives */
+    int64_t n_common;       /* this one is ready when the leader has reached so many rows */
+    int n_followers;        /* requests that name this one as their leader */
+    int32_t tokens[];       /* [n_prompt + max_tokens]; the pipeline appends */
 };
 
 /* FREE -> RUNNING -> LEAVING (nothing more is scheduled; results of launches up to `fence` are out) -> FREE. */
@@ -27,7 +33,8 @@ struct slot {
     uint64_t generation;
     int64_t n_rows;     /* positions launched */
     int64_t n_computed; /* of these, positions whose launch is done */
-    int64_t save_at;    /* the row before which its state is to be saved, 0 = none; the launches pause there */
+    int64_t common;     /* other requests shared the prefix so far, but left no state there; 0 = no such row */
+    int64_t save_at;    /* the next row before which its state is to be saved, 0 = none; the launches pause there */
     struct di_replay replay;
     uint64_t page_version;
     uint64_t fence; /* LEAVING: number of the last launch that names the slot */
@@ -53,9 +60,11 @@ struct di_core {
     struct request *queue;
     struct tenant tenants[TENANTS];
     int n_tenants;
-    struct di_launch *under_way; /* launched, results not handled */
-    int64_t last_ended_ns;
+    struct di_launch *under_way;   /* launched, results not handled */
+    int64_t last_ended_ns, now_ns; /* now: of the present step, read again when it has waited */
     struct di_core_stats stats;
+    struct di_metrics metrics;
+    int n_leaving;
 };
 
 /* ---------------------------------------------------------------- sizes */
@@ -165,8 +174,41 @@ static void free_request(struct request *q)
     di_free(q);
 }
 
+/* A request that its owner has been told the end of. Those that wait for it wait no longer. */
+static void drop_request(struct di_core *e, struct request *q)
+{
+    for (struct request *f = e->queue; f && q->n_followers; f = f->next)
+        if (f->leader == q) {
+            f->leader = NULL;
+            q->n_followers--;
+        }
+    if (q->leader)
+        q->leader->n_followers--;
+    free_request(q);
+}
+
+/* Of requests that ended by themselves. */
+static void record_whole(struct di_core *e, const struct request *q)
+{
+    const struct di_request_facts *f = &q->facts;
+    struct di_metrics *m = &e->metrics;
+    di_metrics_add(m, DI_HISTOGRAM_TOTAL_TIME, f->total_ns);
+    di_metrics_add(m, DI_HISTOGRAM_INFERENCE_TIME, f->total_ns - f->queue_ns);
+    di_metrics_add(m, DI_HISTOGRAM_PREFILL_TIME, f->first_token_ns - f->queue_ns);
+    di_metrics_add(m, DI_HISTOGRAM_DECODE_TIME, q->last_token_ns - q->r.arrived_ns - f->first_token_ns);
+    di_metrics_add(m, DI_HISTOGRAM_PROMPT_TOKENS, q->r.n_prompt);
+    di_metrics_add(m, DI_HISTOGRAM_GENERATION_TOKENS, q->n_done - q->r.n_prompt);
+    di_metrics_add(m, DI_HISTOGRAM_CACHED_TOKENS, f->cached);
+    di_metrics_add(m, DI_HISTOGRAM_MAX_TOKENS, q->r.max_tokens);
+}
+
 static void tell_end(struct di_core *e, struct request *q, enum di_end end, const di_error *err)
 {
+    q->facts.total_ns = e->now_ns - q->r.arrived_ns;
+    if (end == DI_END_STOP || end == DI_END_LENGTH)
+        record_whole(e, q);
+    if (q->r.facts)
+        *q->r.facts = q->facts;
     bool given_up = end == DI_END_CANCELLED || end == DI_END_DEADLINE;
     *(end == DI_END_ERROR ? &e->stats.failed : given_up ? &e->stats.cancelled : &e->stats.finished) += 1;
     if (q->r.on_end)
@@ -177,6 +219,7 @@ static void tell_end(struct di_core *e, struct request *q, enum di_end end, cons
  * the handling of its predecessor, the one just launched (both are the newest). */
 static void leave(struct di_core *e, struct slot *s, bool over)
 {
+    e->n_leaving += s->state != SLOT_LEAVING;
     s->state = SLOT_LEAVING;
     s->over = over;
     s->fence = e->under_way ? e->under_way->number : 0;
@@ -209,7 +252,7 @@ static void retire(struct di_core *e, uint64_t done)
             di_reuse_save(e->reuse, i, s->req->tokens, s->n_computed, s->n_rows);
         di_kv_release(e->store, i);
         if (s->over) {
-            free_request(s->req);
+            drop_request(e, s->req);
         } else {
             s->req->n_resume = s->req->n_done;
             enqueue(e, s->req, true);
@@ -218,6 +261,7 @@ static void retire(struct di_core *e, uint64_t done)
         s->state = SLOT_FREE;
         s->generation++;
         e->stats.running--;
+        e->n_leaving--;
     }
 }
 
@@ -226,6 +270,7 @@ void di_core_destroy(struct di_core *e)
     if (!e)
         return;
     di_pipeline_destroy(e->pipe);
+    e->now_ns = di_clock_ns();
     for (int i = 0; e->slots && i < e->config.max_batch; i++) {
         struct slot *s = &e->slots[i];
         if (s->state == SLOT_RUNNING || (s->state == SLOT_LEAVING && !s->over))
@@ -265,6 +310,10 @@ di_status di_core_check(const struct di_core *e, const struct di_request *r, di_
     for (int64_t i = 0; i < r->n_forced; i++)
         CHECK(r->forced[i] >= -1 && r->forced[i] < e->vocab, err, DI_ERR_INVALID, "forced",
               "entry %lld is %d; it must be a token id below %d, or -1 for a sampled token", (long long)i, r->forced[i], e->vocab);
+    for (size_t i = 0; i < r->n_save_at; i++)
+        CHECK(r->save_at[i] > (i ? r->save_at[i - 1] : 0) && r->save_at[i] <= r->n_prompt, err, DI_ERR_INVALID, "save_at",
+              "entry %zu is %d; positions must rise from 1 to the prompt's length of %lld", i, r->save_at[i],
+              (long long)r->n_prompt);
     status = di_sampling_params_check(&r->sampling, (size_t)e->vocab, err);
 out:
     return status;
@@ -285,18 +334,84 @@ static struct request *request_create(const struct di_request *r)
     size_t tokens = (size_t)(r->n_prompt + r->max_tokens) * sizeof(int32_t), ends = r->sampling.n_end_ids * sizeof(int32_t);
     size_t bias = r->sampling.n_bias * sizeof *r->sampling.bias;
     size_t forced = (size_t)r->n_forced * sizeof *r->forced;
-    struct request *q = di_malloc(sizeof *q + tokens + ends + bias + forced);
+    size_t saves = r->n_save_at * sizeof *r->save_at;
+    struct request *q = di_malloc(sizeof *q + tokens + ends + bias + forced + saves);
     if (!q)
         return NULL;
     char *at = (char *)q->tokens + tokens;
     *q = (struct request){.r = *r, .n_done = r->n_prompt, .n_resume = r->n_prompt};
+    q->facts = (struct di_request_facts){.queue_ns = -1, .first_token_ns = -1, .miss_at = -1};
+    if (!r->arrived_ns)
+        q->r.arrived_ns = di_clock_ns();
     memcpy(q->tokens, r->prompt, (size_t)r->n_prompt * sizeof(int32_t));
     q->r.prompt = q->tokens;
     q->r.sampling.end_ids = copy_list(&at, r->sampling.end_ids, ends);
     q->r.sampling.bias = copy_list(&at, r->sampling.bias, bias);
     q->r.forced = copy_list(&at, r->forced, forced);
+    q->r.save_at = copy_list(&at, r->save_at, saves);
     q->key = di_sample_key((uint64_t)r->sampling.seed, r->sample);
     return q;
+}
+
+/* A request that is not over, by its id. *slot: where it runs, -1 = it waits. */
+static struct request *find(const struct di_core *e, int64_t id, int *slot)
+{
+    for (*slot = 0; *slot < e->config.max_batch; ++*slot) {
+        const struct slot *s = &e->slots[*slot];
+        if ((s->state == SLOT_RUNNING || (s->state == SLOT_LEAVING && !s->over)) && s->req->id == id)
+            return s->req;
+    }
+    *slot = -1;
+    struct request *q = e->queue;
+    while (q && q->id != id)
+        q = q->next;
+    return q;
+}
+
+/* The next row at which the launches of a slot pause, so that its state can be saved: not launched yet, not computed. The end of the prompt needs no
+ * pause, a launch ends there. */
+static int64_t next_save(const struct di_core *e, const struct slot *s)
+{
+    const struct request *q = s->req;
+    int64_t next = INT64_MAX, least = s->n_rows > s->n_computed ? s->n_rows : s->n_computed + 1;
+    if (s->common >= least)
+        next = s->common;
+    for (size_t i = 0; i < q->r.n_save_at; i++)
+        if (q->r.save_at[i] >= least && q->r.save_at[i] < next && q->r.save_at[i] < q->r.n_prompt)
+            next = q->r.save_at[i];
+    for (const struct request *f = e->queue; f && q->n_followers; f = f->next)
+        if (f->leader == q && f->n_common >= least && f->n_common < next && f->n_common < q->r.n_prompt)
+            next = f->n_common;
+    return next == INT64_MAX ? 0 : next;
+}
+
+static void save(struct di_core *e, int slot, int64_t at)
+{
+    struct slot *s = &e->slots[slot];
+    di_reuse_save(e->reuse, slot, s->req->tokens, at, s->n_rows);
+    s->page_version = ++e->page_versions;
+}
+
+/* Let q wait for the request that it names, and see to it that the state is kept where they part: now if it is there, else when it is reached. */
+static void follow(struct di_core *e, struct request *q)
+{
+    int slot;
+    struct request *p = e->reuse && q->r.after < q->id ? find(e, q->r.after, &slot) : NULL;
+    int64_t n = 0;
+    if (!p || p->r.tenant != q->r.tenant)
+        return;
+    while (n < q->r.n_prompt && n < p->n_done && q->tokens[n] == p->tokens[n])
+        n++;
+    q->n_common = n < p->r.n_prompt ? n : p->r.n_prompt; /* what is behind the prompt is there, but for the row under way */
+    q->leader = p;
+    p->n_followers++;
+    if (slot < 0)
+        return;
+    struct slot *s = &e->slots[slot];
+    int64_t at = n < s->n_computed ? n : s->n_computed;
+    if (at > 0 && at >= n - 1)
+        save(e, slot, at); /* nothing happens if the rings do not hold it any more */
+    s->save_at = next_save(e, s);
 }
 
 di_status di_core_submit(struct di_core *e, const struct di_request *r, int64_t *id, di_error *err)
@@ -315,6 +430,7 @@ di_status di_core_submit(struct di_core *e, const struct di_request *r, int64_t 
     if (id)
         *id = q->id;
     enqueue(e, q, false);
+    follow(e, q);
     q = NULL;
 out:
     if (q)
@@ -324,13 +440,11 @@ out:
 
 bool di_core_cancel(struct di_core *e, int64_t id)
 {
-    for (int i = 0; i < e->config.max_batch; i++)
-        if (e->slots[i].state != SLOT_FREE && !(e->slots[i].state == SLOT_LEAVING && e->slots[i].over) && e->slots[i].req->id == id)
-            return e->slots[i].req->cancelled = true;
-    for (struct request *q = e->queue; q; q = q->next)
-        if (q->id == id)
-            return q->cancelled = true;
-    return false;
+    int slot;
+    struct request *q = find(e, id, &slot);
+    if (q)
+        q->cancelled = true;
+    return q != NULL;
 }
 
 /* ---------------------------------------------------------------- admission */
@@ -368,12 +482,19 @@ static int free_slot(const struct di_core *e)
 /* Overtaking ends when somebody was passed over so often: then blocks gather until that one fits. */
 #define PATIENCE 64
 
+static bool is_ready(const struct request *q)
+{
+    return !q->leader || q->leader->n_reached >= q->n_common;
+}
+
 /* The next waiting request to start: the first in order that fits. Those in front that do not fit were passed over. */
 static struct request **next_fitting(struct di_core *e)
 {
     struct request **best = NULL, **first = NULL;
     for (struct request **link = &e->queue; *link; link = &(*link)->next) {
         struct request *q = *link;
+        if (!is_ready(q))
+            continue;
         bool fits = di_kv_blocks_for(q->r.n_prompt + q->r.max_tokens) <= di_kv_available(e->store);
         if (!first || goes_before(e, q, *first))
             first = link;
@@ -383,6 +504,22 @@ static struct request **next_fitting(struct di_core *e)
     if (best && first != best && goes_before(e, *first, *best) && (*first)->passed_over++ >= PATIENCE)
         return NULL;
     return best;
+}
+
+static void record_start(struct di_core *e, struct request *q, const struct di_reuse_start *from)
+{
+    e->stats.lookups += e->reuse != NULL;
+    e->stats.lookup_tokens += e->reuse ? (uint64_t)q->n_resume : 0;
+    e->stats.cached_tokens += (uint64_t)from->row;
+    if (from->miss == DI_MISS_DIVERGED)
+        di_metrics_add(&e->metrics, DI_HISTOGRAM_DIVERGED_AT, from->miss_at);
+    if (q->facts.queue_ns >= 0) /* again, after a preemption */
+        return;
+    q->facts.queue_ns = e->now_ns - q->r.arrived_ns;
+    q->facts.cached = from->row;
+    q->facts.miss = from->miss;
+    q->facts.miss_at = from->miss == DI_MISS_NONE ? -1 : from->miss_at;
+    di_metrics_add(&e->metrics, DI_HISTOGRAM_QUEUE_TIME, q->facts.queue_ns);
 }
 
 static bool start(struct di_core *e, struct di_launch *l, int slot, struct request *q)
@@ -400,12 +537,15 @@ static bool start(struct di_core *e, struct di_launch *l, int slot, struct reque
                        .generation = s->generation,
                        .n_rows = from.row,
                        .n_computed = from.row,
-                       .save_at = from.save_at,
+                       .common = from.save_at,
                        .replay = from.replay,
                        .page_version = ++e->page_versions};
-    e->stats.lookups += e->reuse != NULL;
-    e->stats.lookup_tokens += e->reuse ? (uint64_t)q->n_resume : 0;
-    e->stats.cached_tokens += (uint64_t)from.row;
+    record_start(e, q, &from);
+    if (q->leader)
+        q->leader->n_followers--;
+    q->leader = NULL;
+    q->n_reached = q->n_reached > from.row ? q->n_reached : from.row;
+    s->save_at = next_save(e, s);
     if (q->r.on_start)
         q->r.on_start(q->r.ctx, from.row);
     *di_pipeline_lane(e->pipe, slot) = (struct di_lane){.tokens = q->tokens,
@@ -429,7 +569,7 @@ static void preempt(struct di_core *e)
     const struct request *best = NULL;
     struct slot *victim = NULL;
     for (const struct request *q = e->queue; q; q = q->next)
-        if (!best || q->r.priority < best->r.priority)
+        if (is_ready(q) && (!best || q->r.priority < best->r.priority))
             best = q;
     for (int i = 0; best && i < e->config.max_batch; i++) {
         struct slot *s = &e->slots[i];
@@ -450,7 +590,7 @@ static void preempt(struct di_core *e)
 /* End what was cancelled or is late. */
 static void sweep(struct di_core *e)
 {
-    int64_t now = di_clock_ns();
+    int64_t now = e->now_ns;
     for (int i = 0; i < e->config.max_batch; i++) {
         struct slot *s = &e->slots[i];
         if (s->state != SLOT_RUNNING && !(s->state == SLOT_LEAVING && !s->over))
@@ -469,7 +609,7 @@ static void sweep(struct di_core *e)
         *link = q->next;
         e->stats.waiting--;
         tell_end(e, q, q->cancelled ? DI_END_CANCELLED : DI_END_DEADLINE, NULL);
-        free_request(q);
+        drop_request(e, q);
     }
 }
 
@@ -498,6 +638,7 @@ static void admit(struct di_core *e, struct di_launch *l)
 static void build(struct di_core *e, struct di_launch *l)
 {
     int budget = e->config.prefill_chunk;
+    uint64_t before = e->stats.prompt_rows + e->stats.decode_rows;
     for (int i = 0; i < e->config.max_batch; i++) {
         struct slot *s = &e->slots[i];
         if (s->state != SLOT_RUNNING)
@@ -525,6 +666,8 @@ static void build(struct di_core *e, struct di_launch *l)
             l->out[l->n_out++] = (struct di_launch_out){.lane = i, .generation = s->generation};
         s->n_rows += rows;
     }
+    if (l->n_chunks)
+        di_metrics_add(&e->metrics, DI_HISTOGRAM_STEP_ROWS, (int64_t)(e->stats.prompt_rows + e->stats.decode_rows - before));
 }
 
 static bool is_end(const struct di_request *r, int32_t id)
@@ -533,6 +676,19 @@ static bool is_end(const struct di_request *r, int32_t id)
         if (r->sampling.end_ids[i] == id)
             return true;
     return false;
+}
+
+static void record_token(struct di_core *e, struct request *q)
+{
+    e->stats.generated_tokens++;
+    if (q->facts.first_token_ns >= 0) {
+        di_metrics_add(&e->metrics, DI_HISTOGRAM_INTER_TOKEN_TIME, e->now_ns - q->last_token_ns);
+    } else {
+        q->facts.first_token_ns = e->now_ns - q->r.arrived_ns;
+        di_metrics_add(&e->metrics, DI_HISTOGRAM_FIRST_TOKEN_TIME, q->facts.first_token_ns);
+        e->stats.prompt_tokens += (uint64_t)q->r.n_prompt;
+    }
+    q->last_token_ns = e->now_ns;
 }
 
 /* One token of a request. */
@@ -549,6 +705,7 @@ static void take_result(struct di_core *e, const struct di_launch_out *o)
         return;
     }
     q->n_done++;
+    record_token(e, q);
     bool go_on = !q->r.on_token || q->r.on_token(q->r.ctx, &o->sample);
     if (!go_on || is_end(&q->r, o->sample.id))
         end_slot(e, s, DI_END_STOP, NULL);
@@ -566,7 +723,7 @@ static void end_all(struct di_core *e, const di_error *err)
         e->queue = q->next;
         e->stats.waiting--;
         tell_end(e, q, DI_END_ERROR, err);
-        free_request(q);
+        drop_request(e, q);
     }
 }
 
@@ -582,16 +739,16 @@ static void enter_computed(struct di_core *e, const struct di_launch *l)
         if (dropped || s->state == SLOT_FREE)
             continue;
         int64_t before = s->n_computed, now = before + c->n;
-        const struct request *q = s->req;
+        struct request *q = s->req;
         s->n_computed = now;
+        q->n_reached = q->n_reached > now ? q->n_reached : now;
         if (now / DI_BLOCK_TOKENS > before / DI_BLOCK_TOKENS) {
             di_reuse_computed(e->reuse, c->slot, q->tokens, now);
             s->page_version = ++e->page_versions;
         }
         if (now == s->save_at || now == q->r.n_prompt) {
-            di_reuse_save(e->reuse, c->slot, q->tokens, now, s->n_rows);
-            s->page_version = ++e->page_versions;
-            s->save_at = now == s->save_at ? 0 : s->save_at;
+            save(e, c->slot, now);
+            s->save_at = next_save(e, s);
         }
     }
 }
@@ -601,10 +758,14 @@ static di_status handle(struct di_core *e, struct di_launch *l, di_error *err)
 {
     int64_t before = di_clock_ns();
     di_pipeline_wait(e->pipe, l);
-    e->stats.host_ns -= (uint64_t)(di_clock_ns() - before);
+    e->now_ns = di_clock_ns();
+    e->stats.host_ns -= (uint64_t)(e->now_ns - before);
     e->stats.compute_ns += (uint64_t)(l->ended_ns - l->started_ns);
-    if (l->follows)
+    di_metrics_add(&e->metrics, DI_HISTOGRAM_STEP_TIME, l->ended_ns - l->started_ns);
+    if (l->follows) {
         e->stats.gap_ns += (uint64_t)(l->started_ns - e->last_ended_ns);
+        di_metrics_add(&e->metrics, DI_HISTOGRAM_STEP_GAP_TIME, l->started_ns - e->last_ended_ns);
+    }
     e->last_ended_ns = l->ended_ns;
     if (l->status != DI_OK) {
         if (err)
@@ -621,7 +782,8 @@ static di_status handle(struct di_core *e, struct di_launch *l, di_error *err)
 
 di_status di_core_step(struct di_core *e, bool *busy, di_error *err)
 {
-    int64_t before = di_clock_ns();
+    int64_t before = e->now_ns = di_clock_ns();
+    uint64_t host_ns = e->stats.host_ns;
     di_status status = DI_OK;
     struct di_launch *previous = e->under_way, *l = di_pipeline_next(e->pipe);
     admit(e, l);
@@ -639,6 +801,8 @@ di_status di_core_step(struct di_core *e, bool *busy, di_error *err)
         retire(e, UINT64_MAX);
     *busy = e->stats.running > 0 || e->stats.waiting > 0 || e->under_way;
     e->stats.host_ns += (uint64_t)(di_clock_ns() - before);
+    if (e->under_way)
+        di_metrics_add(&e->metrics, DI_HISTOGRAM_STEP_HOST_TIME, (int64_t)(e->stats.host_ns - host_ns));
     return status;
 }
 
@@ -656,14 +820,22 @@ struct di_core_stats di_core_stats(const struct di_core *e)
     struct di_core_stats s = e->stats;
     s.blocks = e->store->n_blocks;
     s.free_blocks = di_kv_available(e->store);
+    s.held_slots = s.running;
+    s.running -= e->n_leaving;
     if (e->reuse) {
         struct di_prefix_stats p = di_reuse_stats(e->reuse);
         memcpy(s.miss, p.miss, sizeof s.miss);
         s.evicted = p.evicted;
         s.states_saved = p.states_saved;
         s.states_restored = p.states_restored;
+        s.miss_other_tenant = p.other_tenant;
     }
     return s;
+}
+
+const struct di_metrics *di_core_metrics(const struct di_core *e)
+{
+    return &e->metrics;
 }
 
 const char *di_core_check_accounts(const struct di_core *e)

@@ -11,6 +11,7 @@
 
 #include "cache/kv_store.h"
 #include "cache/prefix.h"
+#include "engine/metrics.h"
 #include "engine/sampler.h"
 #include "model/model.h"
 
@@ -26,6 +27,14 @@ struct di_core_config {
 
 enum di_end { DI_END_STOP, DI_END_LENGTH, DI_END_CANCELLED, DI_END_DEADLINE, DI_END_ERROR };
 
+/* What became of a request. Times are nanoseconds since its arrival, -1 = it never came so far; with several starts the first one counts. */
+struct di_request_facts {
+    int64_t queue_ns, first_token_ns, total_ns;
+    int64_t cached; /* tokens of the prompt that were reused */
+    enum di_miss miss;
+    int64_t miss_at; /* -1 with DI_MISS_NONE */
+};
+
 struct di_request {
     const int32_t *prompt; /* copied at submit */
     int64_t n_prompt, max_tokens;
@@ -37,6 +46,14 @@ struct di_request {
     int priority;        /* lower runs earlier and may take the place of a higher one */
     uint64_t tenant;     /* requests of one priority are admitted fairly between tenants */
     int64_t deadline_ns; /* of di_clock_ns; 0 = none. A request that is not over by then ends with DI_END_DEADLINE */
+    /* A request of the same tenant with the same beginning: this one waits, overtaken by others, until that one has computed what both have in common
+     * (or is over), and finds it cached: siblings over one prompt, branches of a live answer. 0 = none, as is one that is not known (any more). */
+    int64_t after;
+    const int64_t *
+        save_at; /* [n_save_at] rising, 1 .. n_prompt: the state before these rows is kept, for later prompts that go on from there; copied */
+    size_t n_save_at;
+    int64_t arrived_ns;             /* of di_clock_ns; 0 = now */
+    struct di_request_facts *facts; /* filled right before on_end, or NULL */
     /* It was given a place (again, after a preemption): so many tokens of its prompt are reused. May be NULL. */
     void (*on_start)(void *ctx, int64_t cached);
     /* A token was sampled. Returning false ends the request with DI_END_STOP after this token (a stop string was found). */
@@ -52,10 +69,13 @@ struct di_core_stats {
     uint64_t host_ns, compute_ns,
         gap_ns; /* time of the engine's thread in steps without waiting; of the worker; idle worker between two launches */
     int running, waiting, free_blocks, blocks; /* free: not held by a request; may be cached */
+    int held_slots;                            /* not free: running, and those whose last launch is not done */
     uint64_t lookups, lookup_tokens,
         cached_tokens;              /* prefix reuse: requests that were looked up, their tokens, tokens not computed again */
     uint64_t miss[DI_MISS_REASONS]; /* why a lookup ended where it did */
+    uint64_t miss_other_tenant;     /* of those never seen: another tenant has it */
     uint64_t evicted, states_saved, states_restored;
+    uint64_t prompt_tokens, generated_tokens; /* of prompts that are done; handed out */
 };
 
 struct di_core;
@@ -95,6 +115,7 @@ di_status di_core_step(struct di_core *e, bool *busy, di_error *err);
 /* Wait for the step under way and handle its results; afterwards nothing is under way and slots of ended requests are free. */
 di_status di_core_flush(struct di_core *e, di_error *err);
 struct di_core_stats di_core_stats(const struct di_core *e);
+const struct di_metrics *di_core_metrics(const struct di_core *e); /* changes in every step */
 /* NULL, or what contradicts in the accounts of blocks and prefixes. O(blocks), for tests. */
 const char *di_core_check_accounts(const struct di_core *e);
 
