@@ -501,7 +501,7 @@ static struct request **next_fitting(struct di_core *e)
         if (fits && (!best || goes_before(e, q, *best)))
             best = link;
     }
-    if (best && first != best && goes_before(e, *first, *best) && (*first)->passed_over++ >= PATIENCE)
+    if (best && first != best && (*first)->passed_over++ >= PATIENCE)
         return NULL;
     return best;
 }
