@@ -323,7 +323,7 @@ typedef struct di_engine_stats {
     /* FINISHED records by reason. */
     uint64_t ended_stop, ended_length, ended_tool_calls, ended_cancelled, ended_deadline, ended_error;
     uint64_t miss_other_tenant; /* of miss_never_seen: another tenant has it. For the operator only: it tells what others ask */
-    int32_t held_slots;         /* places that are not free: running requests and those that have just ended */
+    int32_t held_slots;         /* of `running`: requests that have ended, but are named by a step under way */
 } di_engine_stats;
 /* As of the end of the latest step. Any thread. `size` is sizeof(di_engine_stats). */
 DI_API di_status di_engine_get_stats(di_engine *engine, di_engine_stats *out, size_t size, di_error *err);

@@ -100,6 +100,19 @@ def outputs(count, llm):
         (llm.generate(PROMPTS[0], SamplingParams(max_tokens=0), **quiet)[0].usage.completion_tokens == 1, "0 counts as 1"),
         (llm.stats()["running"] == 0 and llm.stats()["free_blocks"] == llm.stats()["blocks"], llm.stats()),
     ])
+    first, again = (llm.generate(prompt_token_ids=[[9] * 100 + tail], sampling_params=params, **quiet)[0].metrics for tail in ([8] * 50, [6] * 50))
+    s, h = llm.stats(), llm.histograms()
+    count.group("what the engine counted", [
+        (first.miss == "never_seen" and first.miss_position == 0 and again.miss == "diverged" and again.miss_position == 100, (first, again)),
+        (0 <= again.queue_ms <= again.first_token_ms <= again.total_ms < 1e5, again),
+        (s["generated_tokens"] == h["request_generation_tokens"].sum and s["prompt_tokens"] == h["request_prompt_tokens"].sum, (s, h)),
+        (s["finished"] == s["ended_stop"] + s["ended_length"] + s["ended_tool_calls"] == h["e2e_request_latency_seconds"].count, (s, h)),
+        (h["iteration_tokens_total"].count == s["steps"] == h["step_time_seconds"].count, (s, h)),
+        (h["iteration_tokens_total"].sum == s["prompt_rows"] + s["decode_rows"], (s, h)),
+        (h["inter_token_latency_seconds"].count == s["generated_tokens"] - h["time_to_first_token_seconds"].count, (s, h)),
+        (all(sum(x.buckets) == x.count and len(x.buckets) == len(x.edges) + 1 and x.edges == sorted(x.edges) for x in h.values()), h),
+        (all(x.quantile(0.5) <= x.quantile(0.99) and x.help for x in h.values()), h),
+    ])
 
 
 def tokenizer(count, llm):

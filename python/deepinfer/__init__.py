@@ -6,10 +6,10 @@ from .async_llm import AsyncLLM
 from .errors import DeepInferError, InvalidError, LimitError, NotFoundError, OutOfMemoryError, UnsupportedError
 from .llm import LLM
 from .llm_engine import LLMEngine
-from .outputs import CompletionOutput, Delta, Logprob, RequestOutput, TokenRecord, ToolCall, Usage
+from .outputs import CompletionOutput, Delta, Histogram, Logprob, RequestMetrics, RequestOutput, TokenRecord, ToolCall, Usage
 from .params import SamplingParams
 from .tokenizer import Tokenizer
 
 __all__ = ["LLM", "AsyncLLM", "LLMEngine", "EngineArgs", "SamplingParams", "RequestOutput", "CompletionOutput", "TokenRecord", "Delta", "Logprob",
-           "ToolCall", "Usage", "Tokenizer", "DeepInferError", "InvalidError", "LimitError", "UnsupportedError", "NotFoundError",
+           "Histogram", "RequestMetrics", "ToolCall", "Usage", "Tokenizer", "DeepInferError", "InvalidError", "LimitError", "UnsupportedError", "NotFoundError",
            "OutOfMemoryError", "use_library", "__version__"]

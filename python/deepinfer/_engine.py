@@ -10,7 +10,7 @@ from typing import Any, Callable, Iterable, Mapping, Optional, Protocol, Sequenc
 
 from . import _library as lib
 from .errors import DeepInferError, InvalidError, make_error
-from .outputs import CompletionOutput, Delta, Logprob, RequestOutput, ToolCall, TokenRecord, Usage
+from .outputs import CompletionOutput, Delta, Histogram, Logprob, RequestMetrics, RequestOutput, ToolCall, TokenRecord, Usage
 from .params import SEED_MASK, SamplingParams
 
 Prompt = Union[str, Sequence[int]]
@@ -258,6 +258,13 @@ class Engine:
         self._check(self.lib.di_engine_get_stats(self.live, byref(s), sizeof(s), byref(err)), err)
         return {field[0]: getattr(s, field[0]) for field in s._fields_}
 
+    def histograms(self) -> dict[str, Histogram]:
+        found: dict[str, Histogram] = {}
+        h, err = lib.Histogram(), lib.Error()
+        while not self.lib.di_engine_get_histogram(self.live, len(found), byref(h), sizeof(h), byref(err)):
+            found[h.name.decode()] = Histogram(h.help.decode(), h.count, h.sum, h.edges[:h.n_edges], h.buckets[:h.n_edges + 1])
+        return found
+
 
 class Collector:
     """Gathers the records of one request."""
@@ -270,6 +277,7 @@ class Collector:
         self.reasonings: list[str] = []
         self.records: list[TokenRecord] = []
         self.usage = Usage()
+        self.metrics = RequestMetrics()
         self.error: Optional[DeepInferError] = None
         self.finished = False
 
@@ -309,6 +317,8 @@ class Collector:
         elif c.finish_reason == "stop" and out.token in (self.params.stop_token_ids or ()):
             c.stop_reason = out.token
         self.usage = Usage(out.prompt_tokens, out.completion_tokens, out.reasoning_tokens, out.cached_tokens)
+        self.metrics = RequestMetrics(out.queue_ms, out.first_token_ms, out.total_ms, self.engine.lib.di_miss_reason_name(out.miss).decode(),
+                                      out.miss_position)
         if out.error:
             self.error = self.engine.error(out.error.contents)
         self.finished = True
@@ -316,7 +326,7 @@ class Collector:
     def result(self) -> RequestOutput:
         if self.error is not None:
             raise self.error
-        return RequestOutput(self.id, self.prompt, self.completion, self.usage)
+        return RequestOutput(self.id, self.prompt, self.completion, self.usage, self.metrics)
 
 
 class RecordCollector(Collector):

@@ -56,14 +56,16 @@ class Output(Structure):
     _fields_ = [("request", c_int64), ("user", c_void_p), ("kind", c_int), ("token", c_int32), ("index", c_int64), ("logprob", c_float),
                 ("n_alternatives", c_uint32), ("alternatives", POINTER(Alternative)), ("text", c_void_p), ("text_bytes", c_size_t),
                 ("reason", c_int), ("stop_index", c_int32), ("prompt_tokens", c_int64), ("completion_tokens", c_int64),
-                ("reasoning_tokens", c_int64), ("cached_tokens", c_int64), ("error", POINTER(Error))]
+                ("reasoning_tokens", c_int64), ("cached_tokens", c_int64), ("error", POINTER(Error)), ("start", c_int), ("thinking", c_int32),
+                ("phase", c_int), ("call_id", c_char_p), ("call_space", c_char_p), ("call_custom", c_int32), ("queue_ms", c_double),
+                ("first_token_ms", c_double), ("total_ms", c_double), ("miss", c_int), ("miss_position", c_int64)]
 
 
 class Submission(Structure):
     _fields_ = [("size", c_size_t), ("text", c_char_p), ("text_bytes", c_size_t), ("ids", POINTER(c_int32)), ("n_ids", c_size_t),
                 ("json", c_char_p), ("json_bytes", c_size_t), ("protocol", c_char_p), ("sampling", POINTER(SamplingOptions)),
                 ("forced", POINTER(c_int32)), ("n_forced", c_size_t), ("priority", c_int32), ("tenant", c_uint64), ("deadline_ms", c_int64),
-                ("on_output", c_void_p), ("user", c_void_p)]
+                ("on_output", c_void_p), ("user", c_void_p), ("report_start", c_int32)]
 
 
 class Stats(Structure):
@@ -71,13 +73,25 @@ class Stats(Structure):
                                               "cancelled", "failed", "preempted", "host_ns", "compute_ns", "gap_ns")]
     _fields_ += [(name, c_int32) for name in ("running", "waiting", "free_blocks", "blocks")] + [("unread", c_int64)]
     _fields_ += [(name, c_uint64) for name in ("lookups", "lookup_tokens", "cached_tokens", "miss_never_seen", "miss_evicted", "miss_diverged",
-                                              "miss_bounded", "evicted_blocks", "states_saved", "states_restored")]
+                                              "miss_bounded", "evicted_blocks", "states_saved", "states_restored", "prompt_tokens", "generated_tokens",
+                                              "ended_stop", "ended_length", "ended_tool_calls", "ended_cancelled", "ended_deadline",
+                                              "ended_error", "miss_other_tenant")]
+    _fields_.append(("held_slots", c_int32))
+
+
+HISTOGRAM_EDGES_MAX = 47
+
+
+class Histogram(Structure):
+    _fields_ = [("name", c_char_p), ("help", c_char_p), ("count", c_uint64), ("sum", c_double), ("n_edges", c_int32),
+                ("edges", c_double * HISTOGRAM_EDGES_MAX), ("buckets", c_uint64 * (HISTOGRAM_EDGES_MAX + 1))]
 
 
 _FUNCTIONS = {
     "di_version": (c_char_p, []),
     "di_status_name": (c_char_p, [c_int]),
     "di_end_reason_name": (c_char_p, [c_int]),
+    "di_miss_reason_name": (c_char_p, [c_int]),
     "di_engine_config_init": (None, [POINTER(EngineConfig), c_size_t]),
     "di_sampling_options_init": (None, [POINTER(SamplingOptions), c_size_t]),
     "di_submission_init": (None, [POINTER(Submission), c_size_t]),
@@ -96,6 +110,8 @@ _FUNCTIONS = {
     "di_engine_poll": (POINTER(Output), [c_void_p, c_int64]),
     "di_output_free": (None, [c_void_p, POINTER(Output)]),
     "di_engine_get_stats": (c_int, [c_void_p, POINTER(Stats), c_size_t, POINTER(Error)]),
+    "di_engine_get_histogram": (c_int, [c_void_p, c_int, POINTER(Histogram), c_size_t, POINTER(Error)]),
+    "di_histogram_quantile": (c_double, [POINTER(Histogram), c_double]),
 }
 
 _loaded: Optional[CDLL] = None

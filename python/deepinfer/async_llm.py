@@ -8,7 +8,7 @@ from . import _library as lib
 from ._engine import Collector, Engine, delta_of
 from .args import engine_options
 from .llm import as_prompt
-from .outputs import Delta
+from .outputs import Delta, Histogram
 from .params import SamplingParams
 from .tokenizer import Tokenizer
 
@@ -72,6 +72,10 @@ class AsyncLLM:
 
     def stats(self) -> "dict[str, int]":
         return self.engine.stats()
+
+    def histograms(self) -> "dict[str, Histogram]":
+        """Latencies, sizes and step times by name."""
+        return self.engine.histograms()
 
     def close(self) -> None:
         """Requests at work end: their iterators are not woken. Call it when nobody iterates."""

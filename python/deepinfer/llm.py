@@ -7,7 +7,7 @@ from typing import Any, Mapping, Optional, Sequence, Union
 from ._engine import Collector, Engine, Prompt, RecordCollector
 from .args import engine_options
 from .errors import InvalidError, UnsupportedError
-from .outputs import RequestOutput, TokenRecord
+from .outputs import Histogram, RequestOutput, TokenRecord
 from .params import SamplingParams
 from .tokenizer import Tokenizer
 
@@ -144,6 +144,10 @@ class LLM:
 
     def stats(self) -> dict[str, int]:
         return self.engine.stats()
+
+    def histograms(self) -> dict[str, Histogram]:
+        """Latencies, sizes and step times by name."""
+        return self.engine.histograms()
 
     def close(self) -> None:
         self.engine.close()

@@ -8,7 +8,7 @@ from ._engine import Engine, RecordCollector
 from .args import EngineArgs, engine_options
 from .errors import InvalidError, UnsupportedError
 from .llm import as_ids
-from .outputs import TokenRecord
+from .outputs import Histogram, TokenRecord
 from .params import SamplingParams
 from .tokenizer import Tokenizer
 
@@ -87,6 +87,10 @@ class LLMEngine:
 
     def stats(self) -> dict[str, int]:
         return self.engine.stats()
+
+    def histograms(self) -> dict[str, Histogram]:
+        """Latencies, sizes and step times by name."""
+        return self.engine.histograms()
 
     def close(self) -> None:
         self.engine.close()

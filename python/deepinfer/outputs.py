@@ -39,6 +39,41 @@ class Usage:
     cached_tokens: int = 0
 
 
+@dataclasses.dataclass
+class RequestMetrics:
+    """Milliseconds from submission, -1: the request never came so far."""
+
+    queue_ms: float = -1.0  # until it was given a place
+    first_token_ms: float = -1.0
+    total_ms: float = -1.0
+    miss: str = "none"  # why no more of the prompt was cached: none, never_seen, evicted, diverged, bounded
+    miss_position: int = -1  # from which token on
+
+
+@dataclasses.dataclass
+class Histogram:
+    """A distribution since the engine was opened, in seconds or tokens."""
+
+    help: str
+    count: int
+    sum: float
+    edges: list[float]  # rising
+    buckets: list[int]  # values above the edge before and not above this one; the last: above all edges
+
+    @property
+    def mean(self) -> float:
+        return self.sum / self.count if self.count else 0.0
+
+    def quantile(self, share: float) -> float:
+        """The value below which `share` of the values lie, by straight lines within the buckets; the last edge if it lies above."""
+        below, low = 0, 0.0
+        for edge, n in zip(self.edges, self.buckets):
+            if n and below + n >= share * self.count:
+                return low + (edge - low) * max(share * self.count - below, 0) / n
+            below, low = below + n, edge
+        return low if self.count else 0.0
+
+
 class RequestOutput(str):
     """A finished request: the text of the answer, being a str, with everything else as attributes."""
 
@@ -49,13 +84,15 @@ class RequestOutput(str):
     finished: bool
     usage: Usage
     num_cached_tokens: int
+    metrics: RequestMetrics
 
-    def __new__(cls, request_id: int, prompt: Any, completion: CompletionOutput, usage: Usage) -> "RequestOutput":
+    def __new__(cls, request_id: int, prompt: Any, completion: CompletionOutput, usage: Usage,
+                metrics: Optional[RequestMetrics] = None) -> "RequestOutput":
         self = super().__new__(cls, completion.text)
         ids = isinstance(prompt, list) and all(isinstance(i, int) for i in prompt)
         self.request_id, self.prompt, self.outputs, self.usage = request_id, prompt, [completion], usage
         self.prompt_token_ids = prompt if ids else None
-        self.finished, self.num_cached_tokens = True, usage.cached_tokens
+        self.finished, self.num_cached_tokens, self.metrics = True, usage.cached_tokens, metrics or RequestMetrics()
         return self
 
 

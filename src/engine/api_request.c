@@ -219,11 +219,12 @@ static double ms_of(int64_t ns)
     return ns < 0 ? -1 : (double)ns / 1e6;
 }
 
-static void record_facts(di_output *out, const struct di_request_facts *f)
+static void record_facts(di_output *out, const struct di_completion *c)
 {
+    const struct di_request_facts *f = &c->facts;
     out->queue_ms = ms_of(f->queue_ns);
     out->first_token_ms = ms_of(f->first_token_ns);
-    out->total_ms = ms_of(f->total_ns);
+    out->total_ms = ms_of(f->total_ns >= 0 ? f->total_ns : di_clock_ns() - c->schedule.arrived_ns); /* the core did not know it */
     out->miss = (di_miss_reason)f->miss;
     out->miss_position = f->miss_at;
 }
@@ -251,7 +252,7 @@ void di_api_request_end(struct di_api_request *r, enum di_end end, const di_erro
     rec->out.completion_tokens = (int64_t)c->ids.n;
     rec->out.reasoning_tokens = c->reasoning_tokens;
     rec->out.cached_tokens = c->cached_tokens;
-    record_facts(&rec->out, &c->facts);
+    record_facts(&rec->out, c);
     forget(r, rec->out.reason);
     record_deliver(r, rec);
     if (r->on_output)

@@ -312,8 +312,7 @@ di_status di_core_check(const struct di_core *e, const struct di_request *r, di_
               "entry %lld is %d; it must be a token id below %d, or -1 for a sampled token", (long long)i, r->forced[i], e->vocab);
     for (size_t i = 0; i < r->n_save_at; i++)
         CHECK(r->save_at[i] > (i ? r->save_at[i - 1] : 0) && r->save_at[i] <= r->n_prompt, err, DI_ERR_INVALID, "save_at",
-              "entry %zu is %d; positions must rise from 1 to the prompt's length of %lld", i, r->save_at[i],
-              (long long)r->n_prompt);
+              "entry %zu is %d; positions must rise from 1 to the prompt's length of %lld", i, r->save_at[i], (long long)r->n_prompt);
     status = di_sampling_params_check(&r->sampling, (size_t)e->vocab, err);
 out:
     return status;
@@ -820,8 +819,7 @@ struct di_core_stats di_core_stats(const struct di_core *e)
     struct di_core_stats s = e->stats;
     s.blocks = e->store->n_blocks;
     s.free_blocks = di_kv_available(e->store);
-    s.held_slots = s.running;
-    s.running -= e->n_leaving;
+    s.held_slots = e->n_leaving;
     if (e->reuse) {
         struct di_prefix_stats p = di_reuse_stats(e->reuse);
         memcpy(s.miss, p.miss, sizeof s.miss);

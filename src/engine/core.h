@@ -49,8 +49,8 @@ struct di_request {
     /* A request of the same tenant with the same beginning: this one waits, overtaken by others, until that one has computed what both have in common
      * (or is over), and finds it cached: siblings over one prompt, branches of a live answer. 0 = none, as is one that is not known (any more). */
     int64_t after;
-    const int64_t *
-        save_at; /* [n_save_at] rising, 1 .. n_prompt: the state before these rows is kept, for later prompts that go on from there; copied */
+    /* [n_save_at] rising, 1 .. n_prompt: the state before these rows is kept, for later prompts that go on from there. Copied. */
+    const int32_t *save_at;
     size_t n_save_at;
     int64_t arrived_ns;             /* of di_clock_ns; 0 = now */
     struct di_request_facts *facts; /* filled right before on_end, or NULL */
@@ -69,7 +69,7 @@ struct di_core_stats {
     uint64_t host_ns, compute_ns,
         gap_ns; /* time of the engine's thread in steps without waiting; of the worker; idle worker between two launches */
     int running, waiting, free_blocks, blocks; /* free: not held by a request; may be cached */
-    int held_slots;                            /* not free: running, and those whose last launch is not done */
+    int held_slots; /* of the running: have ended or given way, but their last launch is not done */
     uint64_t lookups, lookup_tokens,
         cached_tokens;              /* prefix reuse: requests that were looked up, their tokens, tokens not computed again */
     uint64_t miss[DI_MISS_REASONS]; /* why a lookup ended where it did */
