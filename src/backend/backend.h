@@ -63,7 +63,7 @@ struct di_rows {
 #define DI_BLOCK_TOKENS 64
 #define DI_MAX_ROPE 512  /* most rotated pairs */
 #define DI_RING_ROWS 144 /* 128 + 2*5 + 1 rounded up (spec/dspark.md §4.2); only its last `sliding_window` rows are ever read */
-#define DI_TAIL_ROWS 8
+#define DI_TAIL_ROWS 16  /* a pending row and what a step of drafts and the wasted one behind it write (spec/dspark.md §4.4) */
 struct di_kv_layout {
     int d, di;                                              /* head_dim, index_head_dim */
     size_t window_row_bytes, comp_row_bytes, key_row_bytes; /* packed (528, 288, 68 at full size) or fp32 without q_cache */

@@ -369,10 +369,10 @@ static void save(struct world *w, int slot)
     struct request *r = &w->r[slot];
     struct di_key_text t = text_of(r);
     struct di_lease *l = &w->store->lease[slot];
-    bool possible =
-        w->states->params.count > 0 && r->done > 0 && r->written <= r->done + 6; /* what tails of 8 rows allow with one of rollback */
+    int spare = DI_TAIL_ROWS - 2; /* what the tails allow with one row of rollback */
+    bool possible = w->states->params.count > 0 && r->done > 0 && r->written <= r->done + spare;
     if (w->states->params.rollback == 1)
-        assert_int_equal(di_state_can_save(w->states, r->done, r->written), r->done < 2 ? r->written <= 8 : r->written <= r->done + 6);
+        assert_int_equal(di_state_can_save(w->states, r->done, r->written), r->written <= (r->done < 2 ? DI_TAIL_ROWS : r->done + spare));
     bool saved = di_prefix_save(w->p, l, &t, r->done, &(struct di_state_from){&w->kv, slot, r->written, 0});
     observe(w, slot);
     if (possible && w->states->params.rollback == 1 && !l->broken && !r->tainted)

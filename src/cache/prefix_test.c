@@ -448,8 +448,8 @@ static void states_are_saved_only_while_their_rows_stand(void **state)
 {
     (void)state;
     struct world w = open_world(10, 2);
-    assert_true(di_state_can_save(w.states, 300, 306));
-    assert_false(di_state_can_save(w.states, 300, 307)); /* the tail ring has 8 rows, two are needed */
+    assert_true(di_state_can_save(w.states, 300, 314));
+    assert_false(di_state_can_save(w.states, 300, 315)); /* the tail ring has 16 rows, two are needed */
     assert_false(di_state_can_save(w.states, 300, 299));
     struct di_kv_layout no_tails = layout;
     struct di_state_pool *pool;
@@ -460,8 +460,9 @@ static void states_are_saved_only_while_their_rows_stand(void **state)
     assert_false(di_state_can_save(pool, 300, 317));
     assert_true(di_state_can_save(pool, 5, 140));
     di_state_pool_destroy(pool);
-    assert_int_equal(di_state_pool_create(&(struct di_state_params){.layout = &layout, .window = 128, .rollback = 8}, &pool, NULL),
-                     DI_ERR_INVALID);
+    assert_int_equal(
+        di_state_pool_create(&(struct di_state_params){.layout = &layout, .window = 128, .rollback = DI_TAIL_ROWS}, &pool, NULL),
+        DI_ERR_INVALID);
     world_destroy(&w);
 }
 

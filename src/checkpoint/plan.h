@@ -19,7 +19,7 @@ bool di_part_is_repacked(enum di_part part);
 /* Rows of the cached state that do not come from the config; those of the back ends (spec/dspark.md §4.2). */
 #define DI_PLAN_BLOCK_TOKENS 64
 #define DI_PLAN_RING_ROWS 144
-#define DI_PLAN_TAIL_ROWS 8
+#define DI_PLAN_TAIL_ROWS 16
 
 #define DI_PLAN_UNKNOWN UINT64_MAX
 struct di_plan_params {

@@ -75,9 +75,9 @@ static void full_size(void **state)
     assert_int_equal(kv, 933232640);
     assert_int_equal(region(&p, "KV of layer 20")->unit_bytes, 64 * (288 + 68));
     assert_int_equal(region(&p, "window rings")->bytes, 43 * 144 * 528);
-    assert_int_equal(region(&p, "open groups")->bytes, 3 * 8 * 2 * 512 * 4);
+    assert_int_equal(region(&p, "open groups")->bytes, 3 * 16 * 2 * 512 * 4);
     assert_int_equal(region(&p, "token ids")->bytes, 4 * 1048576);
-    assert_int_equal(p.bytes_per_sequence, 43 * 144 * 528 + 3 * 8 * 4096 + 4 * 1048576);
+    assert_int_equal(p.bytes_per_sequence, 43 * 144 * 528 + 3 * 16 * 4096 + 4 * 1048576);
     assert_int_equal(region(&p, "engram tables")->bytes, 202758032400);
     assert_int_equal(region(&p, "engram tables")->place, DI_PLACE_MAPPED);
     assert_int_equal(region(&p, "routed experts")->place, DI_PLACE_COPIED);

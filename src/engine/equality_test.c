@@ -141,7 +141,7 @@ static void check_replay(const struct di_golden *g, const char *isa, int hit)
     memset(two->ring_of[1], 0xFF, two->layout.ring_bytes);
     memset(two->tail_of[1], 0xFF, two->layout.tail_bytes);
     int reach = m->c->sliding_window + (m->c->num_hidden_layers - 1) * (m->c->sliding_window - 1), from = hit > reach ? hit - reach : 0;
-    struct di_replay replay = {from, hit};
+    struct di_replay replay = {.floor = from, .write_from = hit};
     for (int at = from; at < hit; at += 50)
         run_rows(m, two, g, at, at + 50 < hit ? at + 50 : hit, replay, NULL);
     run_rows(m, two, g, hit, g->n_ids, replay, warm);

@@ -74,8 +74,10 @@ bool di_reuse_begin(struct di_reuse *r, int slot, const int32_t *tokens, int64_t
         di_prefix_begin(lease, &root); /* holding the copy source as well may be one block too many: then nothing is reused */
         return di_kv_reserve(r->store, slot, total);
     }
-    *out = (struct di_reuse_start){
-        .row = plan.start, .replay = {(int32_t)plan.window_floor, (int32_t)plan.write_from}, .miss = m.miss, .miss_at = m.miss_at};
+    *out = (struct di_reuse_start){.row = plan.start,
+                                   .replay = {.floor = (int32_t)plan.window_floor, .write_from = (int32_t)plan.write_from},
+                                   .miss = m.miss,
+                                   .miss_at = m.miss_at};
     if (m.source >= 0) {
         out->copies = true;
         out->copy_from = m.source;

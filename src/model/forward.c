@@ -31,6 +31,10 @@ size_t di_forward_layout(const struct di_config *c, size_t act, int max_rows, ui
         {&b->closed1, 1, 4},
         {&b->pos1, 1, 4},
         {&b->pos2, 1, 4},
+        {&b->tail_chunks, 1, sizeof(struct di_chunk)},
+        {&b->kept, 1, 4},
+        {&b->place, 1, 4},
+        {&b->logit_rows, 1, 4},
         {&b->image, 1, 1},
         {&b->x, s * d, act},
         {&b->n, d, act},
@@ -60,7 +64,7 @@ size_t di_forward_layout(const struct di_config *c, size_t act, int max_rows, ui
         {&b->expert_weights, (size_t)c->num_experts_per_tok, 4},
         {&b->engram_rows, (size_t)c->n_engram * cols, 8},
         {&b->e, cols * (size_t)c->engram_head_dim, act},
-        {&b->ekv, c->n_engram ? (s + 1) * d : 0, act},
+        {&b->ekv, (s + 1) * d, act},
         {&b->cos_main, half, 4},
         {&b->sin_main, half, 4},
         {&b->cos_comp, half, 4},
@@ -95,6 +99,9 @@ struct ctx {
     struct di_buffers b;
     struct di_rows rows;
     int n_closed1, n_closed2; /* groups that this step closes and writes at ratio 1 and 2 */
+    int tail_layer;           /* where bounded replay leaves the rows before the tails behind; -1: none does in this step */
+    const int32_t *kept;      /* behind that layer: the step's row that a row was, NULL = itself */
+    const int32_t *logit_rows;
     float eps;
 };
 
@@ -153,6 +160,79 @@ static void engram(struct ctx *x, int l)
     x->ops->engram_gate(
         x->be, &(struct di_op_engram_gate){x->rows.m, c->hc_mult, c->hidden_size, x->eps, x->b.x, x->b.ekv, w->engram.qk, x->b.image});
 }
+
+/* ---------------------------------------------------------------- bounded replay */
+
+int di_tail_layer(const struct di_config *c)
+{
+    int l = c->n_kv_sources ? c->kv_source_layer_ids[c->n_kv_sources - 1] : -1;
+    if (l < 0 || c->compress_ratios[l] != 1)
+        return -1;
+    for (int e = 0; e < c->n_engram; e++)
+        if (c->engram_layer_ids[e] > l)
+            return -1;
+    return l;
+}
+
+static void row_angles(struct ctx *x)
+{
+    int half = x->c->qk_rope_head_dim / 2, m = x->rows.m;
+    struct di_buffers *b = &x->b;
+    x->ops->rope_angles(x->be, &(struct di_op_rope_angles){m, half, b->pos, x->m->rope_main, b->cos_main, b->sin_main});
+    x->ops->rope_angles(x->be, &(struct di_op_rope_angles){m, half, b->pos, x->m->rope_compress, b->cos_comp, b->sin_comp});
+}
+
+/* The kept rows of *values, which trades places with *spare. */
+static void gather_kept(struct ctx *x, int m, int width, void **values, void **spare)
+{
+    x->ops->gather(x->be, &(struct di_op_gather){m, width, x->b.kept, *values, *spare});
+    void *kept = *spare;
+    *spare = *values;
+    *values = kept;
+}
+
+/* Spec §8.2, as DeepInfer defines it: behind the norm and the compressor of the last KV source nothing but the tails of the prompts is needed, and
+ * every window begins at its tail, this layer's own too. What crosses: the streams, the normalised input, and what is known of a row from its
+ * place; this site's mixing is computed behind it. With `mask` the rows before the tail go on, for nothing: the test oracle. They see
+ * themselves, and no row that counts sees them. False if no row is left. */
+static bool keep_tails(struct ctx *x)
+{
+    const struct di_config *c = x->c;
+    struct di_buffers *b = &x->b;
+    int n = 0, m = 0;
+    for (int k = 0; k < x->rows.n_chunks; k++) {
+        const struct di_chunk *from = &x->rows.chunks[k];
+        const struct di_replay *r = &x->step->replay[k];
+        int drop = r->mask || r->tail < from->pos0 ? 0 : r->tail - from->pos0;
+        if (drop >= from->n)
+            continue;
+        b->tail_chunks[n] = (struct di_chunk){from->slot, m, from->n - drop, from->pos0 + drop};
+        for (int row = from->row0 + drop; row < from->row0 + from->n; row++, m++) {
+            int32_t tail = r->tail < b->pos[row] ? r->tail : b->pos[row];
+            b->kept[m] = row;
+            b->place[row] = m;
+            b->pos[m] = b->pos[row];
+            b->floor[m] = tail > b->floor[row] ? tail : b->floor[row];
+            b->image[m] = b->image[row];
+            b->chunk[m] = n;
+        }
+        n++;
+    }
+    bool dropped = m < x->rows.m;
+    x->rows = (struct di_rows){m, n, b->tail_chunks, b->pos, b->chunk, b->floor};
+    if (!dropped || m == 0)
+        return m > 0;
+    x->kept = b->kept;
+    gather_kept(x, m, c->hc_mult * c->hidden_size, &b->x, &b->ekv);
+    gather_kept(x, m, c->hidden_size, &b->n, &b->y);
+    row_angles(x);
+    for (int i = 0; i < x->step->n_logits; i++)
+        b->logit_rows[i] = b->place[x->step->logit_rows[i]];
+    x->logit_rows = b->logit_rows;
+    return true;
+}
+
+/* ---------------------------------------------------------------- the sites */
 
 /* Spec §5.6: the groups that this step closes, into the pages. Index keys come from the latent before its RoPE. */
 static void compressor(struct ctx *x, int l)
@@ -225,8 +305,6 @@ static void attention(struct ctx *x, int l)
     const void *qr = linear_input(x, c->q_lora_rank, b->qr, b->qr);
     linear(x, m, &w->wq_b, qr, b->q);
     x->ops->rope(x->be, &(struct di_op_rope){m, heads, d, half, false, b->q, cos, sin});
-    if (c->layer_is_kv_source[l])
-        compressor(x, l);
     if (c->layer_is_index_source[l])
         indexer(x, l, qr);
     x->ops->attention(x->be, &(struct di_op_attention){m, heads, d, c->sliding_window, l, ratio ? c->layer_kv_source[l] : -1,
@@ -256,6 +334,23 @@ static void moe(struct ctx *x, int l)
                                            &w->shared, b->y});
 }
 
+/* The DSpark taps (spec Appendix A) keep the row numbers of the step. */
+static void features(struct ctx *x, int l)
+{
+    const struct di_config *c = x->c;
+    int width = c->n_dspark_targets * c->hidden_size;
+    size_t act = x->ops->act_bytes, streams = (size_t)(c->hc_mult * c->hidden_size) * act;
+    for (int t = 0; x->step->features && t < c->n_dspark_targets; t++)
+        for (int k = 0; c->dspark_target_layer_ids[t] == l && k < x->rows.n_chunks; k++) {
+            const struct di_chunk *chunk = &x->rows.chunks[k];
+            int32_t row = x->kept ? x->kept[chunk->row0] : chunk->row0;
+            size_t at = ((size_t)row * (size_t)width + (size_t)(t * c->hidden_size)) * act;
+            x->ops->hc_mean(x->be, &(struct di_op_hc_mean){chunk->n, c->hc_mult, c->hidden_size,
+                                                           (const char *)x->b.x + (size_t)chunk->row0 * streams,
+                                                           (char *)x->step->features + at, width});
+        }
+}
+
 /* Lagged hyper-connections: a site collapses with the `pre` of the site before it and hands its own to the next (spec §5.1). */
 static void layer(struct ctx *x, int l)
 {
@@ -265,13 +360,13 @@ static void layer(struct ctx *x, int l)
     trace(x, "layer_in", l, b->x, streams, NULL);
     if (x->c->layer_engram[l] >= 0)
         engram(x, l);
-    for (int t = 0; x->step->features && t < x->c->n_dspark_targets; t++)
-        if (x->c->dspark_target_layer_ids[t] == l)
-            x->ops->hc_mean(x->be, &(struct di_op_hc_mean){x->rows.m, x->c->hc_mult, x->c->hidden_size, b->x,
-                                                           (char *)x->step->features + (size_t)(t * x->c->hidden_size) * x->ops->act_bytes,
-                                                           x->c->n_dspark_targets * x->c->hidden_size});
-    hc_mix(x, w->hc_attn.fn, w->hc_attn.base, w->hc_attn.scale, b->pre_attn);
+    features(x, l);
     hc_norm(x, b->pre_ffn, w->attn_norm);
+    if (x->c->layer_is_kv_source[l])
+        compressor(x, l);
+    if (l == x->tail_layer && !keep_tails(x))
+        return;
+    hc_mix(x, w->hc_attn.fn, w->hc_attn.base, w->hc_attn.scale, b->pre_attn);
     attention(x, l);
     hc_expand(x);
     trace(x, "streams_attn", l, b->x, streams, NULL);
@@ -288,7 +383,7 @@ static void head(struct ctx *x)
     if (x->step->n_logits == 0)
         return;
     hc_norm(x, x->b.pre_ffn, x->m->norm);
-    x->ops->gather(x->be, &(struct di_op_gather){x->step->n_logits, x->c->hidden_size, x->step->logit_rows, x->b.n, x->b.y});
+    x->ops->gather(x->be, &(struct di_op_gather){x->step->n_logits, x->c->hidden_size, x->logit_rows, x->b.n, x->b.y});
     x->ops->linear(x->be, &(struct di_op_linear){x->step->n_logits, &x->m->head, x->b.y, x->step->logits, true});
 }
 
@@ -308,6 +403,29 @@ static void engram_rows(struct ctx *x, int i, const int32_t *tokens, int32_t pos
         for (size_t k = 0; x->b.image[i] && k < cols; k++)
             rows[k] = -1;
     }
+}
+
+/* Does a chunk of the step have a tail, can this network have one, and is every row whose logits are wanted inside? */
+static di_status find_tails(struct ctx *x, di_error *err)
+{
+    const struct di_step *s = x->step;
+    for (int k = 0; s->replay && k < s->n_chunks; k++)
+        if (s->replay[k].tail > 0)
+            x->tail_layer = di_tail_layer(x->c);
+        else if (s->replay[k].tail < 0)
+            return di_fail(err, DI_ERR_INVALID, "step", "the tail of chunk %d begins at %d", k, s->replay[k].tail);
+    for (int k = 0; s->replay && k < s->n_chunks; k++) {
+        const struct di_chunk *c = &s->chunks[k];
+        if (s->replay[k].tail > 0 && x->tail_layer < 0)
+            return di_fail(err, DI_ERR_UNSUPPORTED, "step",
+                           "bounded replay needs a decoder half: layers behind all KV sources and engrams");
+        for (int i = 0; i < s->n_logits; i++)
+            if (s->logit_rows[i] >= c->row0 && s->logit_rows[i] < c->row0 + c->n &&
+                c->pos0 + (s->logit_rows[i] - c->row0) < s->replay[k].tail)
+                return di_fail(err, DI_ERR_INVALID, "step", "row %d lies before the tail of bounded replay and has no logits",
+                               s->logit_rows[i]);
+    }
+    return DI_OK;
 }
 
 static di_status lay_out_rows(struct ctx *x, di_error *err)
@@ -330,8 +448,11 @@ static di_status lay_out_rows(struct ctx *x, di_error *err)
         m += c->n;
     }
     x->rows = (struct di_rows){m, s->n_chunks, s->chunks, b->pos, b->chunk, NULL};
+    di_status status = find_tails(x, err);
+    if (status != DI_OK)
+        return status;
     for (int k = 0, i = 0; k < s->n_chunks; k++) {
-        struct di_replay replay = s->replay ? s->replay[k] : (struct di_replay){0, 0};
+        struct di_replay replay = s->replay ? s->replay[k] : (struct di_replay){0};
         for (int32_t p = s->chunks[k].pos0; p < s->chunks[k].pos0 + s->chunks[k].n; p++, i++) {
             b->ids[i] = s->tokens[k][p];
             b->pos[i] = p;
@@ -355,12 +476,10 @@ static di_status lay_out_rows(struct ctx *x, di_error *err)
     return DI_OK;
 }
 
-static void rope_angles(struct ctx *x)
+static void group_angles(struct ctx *x)
 {
-    int half = x->c->qk_rope_head_dim / 2, m = x->rows.m;
+    int half = x->c->qk_rope_head_dim / 2;
     struct di_buffers *b = &x->b;
-    x->ops->rope_angles(x->be, &(struct di_op_rope_angles){m, half, b->pos, x->m->rope_main, b->cos_main, b->sin_main});
-    x->ops->rope_angles(x->be, &(struct di_op_rope_angles){m, half, b->pos, x->m->rope_compress, b->cos_comp, b->sin_comp});
     x->ops->rope_angles(x->be, &(struct di_op_rope_angles){x->n_closed1, half, b->pos1, x->m->rope_compress, b->cos_one, b->sin_one});
     x->ops->rope_angles(x->be, &(struct di_op_rope_angles){x->n_closed2, half, b->pos2, x->m->rope_compress, b->cos_pair, b->sin_pair});
 }
@@ -368,13 +487,16 @@ static void rope_angles(struct ctx *x)
 di_status di_model_step(struct di_model *m, const struct di_step *step, di_error *err)
 {
     struct ctx x = {.m = m, .c = m->c, .be = m->be, .ops = m->be->ops, .step = step, .eps = (float)m->c->rms_norm_eps};
+    x.tail_layer = -1;
+    x.logit_rows = step->logit_rows;
     di_forward_layout(m->c, x.ops->act_bytes, m->params.max_rows, m->activations, &x.b);
     di_status status = lay_out_rows(&x, err);
     if (status != DI_OK || x.rows.m == 0)
         return status;
-    rope_angles(&x);
+    row_angles(&x);
+    group_angles(&x);
     x.ops->embed(x.be, &(struct di_op_embed){x.rows.m, m->c->hc_mult, m->c->hidden_size, x.b.ids, m->embed, x.b.x, x.b.pre_ffn});
-    for (int l = 0; l < m->c->num_hidden_layers; l++)
+    for (int l = 0; l < m->c->num_hidden_layers && x.rows.m > 0; l++)
         layer(&x, l);
     head(&x);
     return DI_OK;

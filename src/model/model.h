@@ -88,11 +88,15 @@ struct di_trace {
     int64_t scores_ld;
 };
 
-/* Rows that were computed before and run again, to rebuild what a cache does not hold (spec/model.md §8). Window keys below `floor` are absent; groups
- * that end before `write_from` are in the cache already and are not written again. {0, 0}: ordinary rows. */
+/* Replay (spec/model.md §8), {0}: ordinary rows. Rows that were computed before run again to rebuild what a cache does not hold: window keys below
+ * `floor` are absent; groups that end before `write_from` are in the cache already and are not written again. Rows before `tail` stop at
+ * di_tail_layer once their compressed rows and index keys are stored; the windows of that layer and those behind it begin at the tail. */
 struct di_replay {
-    int32_t floor, write_from;
+    int32_t floor, write_from, tail;
+    bool mask; /* tests: rows before the tail are computed all the same, the rows behind it give the same bits */
 };
+/* The layer at which the decoder half begins: the last KV source, of ratio 1, without an engram behind it. -1: this network has no such half. */
+int di_tail_layer(const struct di_config *c);
 
 /* One step: rows of any number of requests. Request state (rings, tails, pages) is addressed by slot; pages must cover the new positions. */
 struct di_step {
@@ -102,12 +106,13 @@ struct di_step {
     const struct di_replay *replay; /* [n_chunks], or NULL: nothing is replayed */
     struct di_kv kv;
     int n_logits;
-    const int32_t *logit_rows; /* [n_logits] rows that want logits */
+    const int32_t *logit_rows; /* [n_logits] rows that want logits; none before the tail of its chunk */
     float *logits;             /* [n_logits, vocab_size] */
-    float *features;           /* NULL, or act [m, n_dspark_targets * hidden_size]: the DSpark taps */
+    float *features;           /* NULL, or act [m, n_dspark_targets * hidden_size]: the DSpark taps; rows before a tail are left alone */
     const struct di_trace *trace;
 };
-/* DI_ERR_INVALID for ids outside the vocabulary or too many rows; nothing was changed then. */
+/* DI_ERR_INVALID for ids outside the vocabulary, too many rows, or logits of a dropped row, DI_ERR_UNSUPPORTED for a tail where there is no decoder
+ * half; nothing was changed then. */
 di_status di_model_step(struct di_model *m, const struct di_step *step, di_error *err);
 
 /* RoPE frequencies in the roundings of spec §5.4; half = qk_rope_head_dim / 2. */
