@@ -102,7 +102,9 @@ static struct di_core *create(struct null_model *m, int batch, int chunk, int bl
 struct watch {
     int32_t prompt[CONTEXT], got[CONTEXT];
     int n_prompt, n_got, max_tokens, stop_after; /* stop_after: on_token refuses at this count; 0 = never */
-    int64_t id;
+    int64_t id, after;
+    int32_t save_at[2];
+    size_t n_save_at;
     bool submitted, over, cancelled, penalised;
     enum di_end end;
 };
@@ -134,6 +136,9 @@ static void submit(struct di_core *e, struct watch *w, int priority, uint64_t te
                            .sampling = di_sampling_params_default(),
                            .priority = priority,
                            .tenant = tenant,
+                           .after = w->after,
+                           .save_at = w->save_at,
+                           .n_save_at = w->n_save_at,
                            .on_token = on_token,
                            .on_end = on_end,
                            .ctx = w};
@@ -199,6 +204,23 @@ static void check_empty(struct di_core *e, const struct null_model *m)
 
 /* ---------------------------------------------------------------- tests */
 
+/* Some follow an earlier one: with its prompt, its prompt and what it has said so far, or a prompt of their own. Some keep states. */
+static void make_follow(struct watch *w, const struct watch *p)
+{
+    w->after = p->id;
+    if (rng() % 4) {
+        int said = rng() % 2 ? p->n_got : 0;
+        memcpy(w->prompt, p->prompt, sizeof w->prompt);
+        memcpy(w->prompt + p->n_prompt, p->got, (size_t)said * sizeof *w->prompt);
+        w->n_prompt = p->n_prompt + said;
+    }
+    if (w->n_prompt > 2 && rng() % 2) {
+        w->n_save_at = 2;
+        w->save_at[0] = 1 + (int32_t)(rng() % (uint32_t)(w->n_prompt - 1));
+        w->save_at[1] = w->save_at[0] + 1 + (int32_t)(rng() % (uint32_t)(w->n_prompt - w->save_at[0]));
+    }
+}
+
 static uint64_t cached, looked_up;
 
 static void run_random(uint64_t seed, int batch, int chunk, int blocks, int requests)
@@ -212,8 +234,12 @@ static void run_random(uint64_t seed, int batch, int chunk, int blocks, int requ
     while (busy || sent < requests) {
         while (sent < requests && rng() % 3) {
             make(&w[sent]);
-            if (w[sent].n_prompt + w[sent].max_tokens > blocks * 64)
+            if (sent > 0 && rng() % 3 == 0)
+                make_follow(&w[sent], &w[(uint32_t)sent - 1 - rng() % (uint32_t)(sent > 4 ? 4 : sent)]);
+            if (w[sent].n_prompt + w[sent].max_tokens > (blocks * 64 < CONTEXT ? blocks * 64 : CONTEXT)) {
                 w[sent].n_prompt = 5;
+                w[sent].n_save_at = 0;
+            }
             submit(e, &w[sent], (int)(rng() % 3), rng() % 4);
             sent++;
         }
@@ -281,6 +307,110 @@ static void test_preemption_resumes_exactly(void **state)
     check(&urgent);
     check_empty(e, &m);
     di_core_destroy(e);
+}
+
+/* Siblings wait for one prefill and compute one row each; one that waits for nobody overtakes them. */
+static void test_siblings_share_one_prefill(void **state)
+{
+    (void)state;
+    struct null_model m = {0};
+    struct di_core *e = create(&m, 8, 16, 60);
+    static struct watch w[5];
+    bool busy = true;
+    rng_state = 21;
+    make(&w[0]);
+    w[0].n_prompt = 200;
+    for (int i = 0; i < 5; i++) {
+        if (i == 4)
+            make(&w[i]);
+        else
+            w[i] = w[0];
+        w[i].stop_after = 0;
+        w[i].max_tokens = 30;
+        w[i].after = i > 0 && i < 4 ? w[0].id : 0;
+        submit(e, &w[i], i > 0 && i < 4 ? -1 : 0, 0); /* a better priority does not preempt before it is ready */
+    }
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(di_core_step(e, &busy, NULL), DI_OK);
+    assert_int_equal(di_core_stats(e).running, 2);
+    assert_int_equal(di_core_stats(e).waiting, 3);
+    while (busy)
+        assert_int_equal(di_core_step(e, &busy, NULL), DI_OK);
+    for (int i = 0; i < 5; i++)
+        check(&w[i]);
+    assert_int_equal(di_core_stats(e).prompt_rows, 200 + w[4].n_prompt + 3);
+    assert_int_equal(di_core_stats(e).preempted, 0);
+    check_empty(e, &m);
+    di_core_destroy(e);
+}
+
+/* A request is followed from where it is: one row of what both have in common is computed again, wherever the leader stands. */
+static void test_branches_compute_one_row(void **state)
+{
+    (void)state;
+    for (int when = 0; when < 60; when += 3) {
+        struct null_model m = {0};
+        struct di_core *e = create(&m, 2, 16, 30);
+        static struct watch w, b;
+        bool busy = true;
+        rng_state = 77;
+        do
+            make(&w);
+        while (next_token(w.prompt, w.n_prompt) == END_ID);
+        w.n_prompt = 200;
+        w.max_tokens = 60;
+        w.stop_after = 0;
+        submit(e, &w, 0, 0);
+        for (int i = 0; i < when && !w.over; i++)
+            assert_int_equal(di_core_step(e, &busy, NULL), DI_OK);
+        memset(&b, 0, sizeof b);
+        memcpy(b.prompt, w.prompt, sizeof b.prompt);
+        memcpy(b.prompt + w.n_prompt, w.got, sizeof(int32_t) * (size_t)w.n_got);
+        b.n_prompt = w.n_prompt + w.n_got;
+        b.max_tokens = 10;
+        b.after = w.id;
+        submit(e, &b, 0, 0);
+        while (busy)
+            assert_int_equal(di_core_step(e, &busy, NULL), DI_OK);
+        check(&w);
+        check(&b);
+        assert_int_equal(di_core_stats(e).prompt_rows, 200 + 1);
+        check_empty(e, &m);
+        di_core_destroy(e);
+    }
+}
+
+/* A state that the caller asked for serves a prompt that goes on from there; without it the rings would have to be rebuilt. */
+static void test_state_at_chosen_positions(void **state)
+{
+    (void)state;
+    for (int asked = 0; asked < 2; asked++) {
+        struct null_model m = {0};
+        struct di_core *e = create(&m, 2, 64, 30);
+        static struct watch w, other;
+        bool busy = true;
+        rng_state = 31;
+        make(&w);
+        w.n_prompt = 200;
+        w.n_save_at = (size_t)asked;
+        w.save_at[0] = 70;
+        submit(e, &w, 0, 0);
+        while (busy)
+            assert_int_equal(di_core_step(e, &busy, NULL), DI_OK);
+        uint64_t rows = di_core_stats(e).prompt_rows;
+        make(&other);
+        other.n_prompt = 100;
+        memcpy(other.prompt, w.prompt, 70 * sizeof *w.prompt);
+        other.prompt[70] = (w.prompt[70] + 1) % VOCAB;
+        submit(e, &other, 0, 0);
+        busy = true;
+        while (busy)
+            assert_int_equal(di_core_step(e, &busy, NULL), DI_OK);
+        assert_int_equal(di_core_stats(e).prompt_rows - rows, asked ? 30 : 30 + 5);
+        check(&other);
+        check_empty(e, &m);
+        di_core_destroy(e);
+    }
 }
 
 /* spec/deepinfer.md §15 figure 1: prompt rows in the very next step, idle or not. */
@@ -433,6 +563,14 @@ static void test_refusals(void **state)
     assert_int_equal(di_core_submit(e, &r, NULL, &err), DI_ERR_INVALID);
     assert_non_null(strstr(err.message, "position 17"));
     ids[17] = 0;
+    static const int32_t places[][2] = {{0, 5}, {5, 5}, {9, 4}, {5, 151}};
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
+        r.save_at = places[i];
+        r.n_save_at = 2;
+        assert_int_equal(di_core_submit(e, &r, NULL, &err), DI_ERR_INVALID);
+        assert_string_equal(err.where, "save_at");
+    }
+    r.n_save_at = 0;
     r.sampling.top_p = -1;
     assert_int_equal(di_core_submit(e, &r, NULL, &err), DI_ERR_INVALID);
     check_empty(e, &m);
@@ -481,6 +619,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_random_life),
         cmocka_unit_test(test_preemption_resumes_exactly),
+        cmocka_unit_test(test_siblings_share_one_prefill),
+        cmocka_unit_test(test_branches_compute_one_row),
+        cmocka_unit_test(test_state_at_chosen_positions),
         cmocka_unit_test(test_15_1_prefill_in_the_next_step),
         cmocka_unit_test(test_15_2_abort_mid_prefill),
         cmocka_unit_test(test_15_5_overtaking),
