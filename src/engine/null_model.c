@@ -1,0 +1,285 @@
+#include "engine/null_model.h"
+
+/* Cached rows of 8 bytes hold the hash of the prefix that ends with their position; key rows of source 0 the token too. */
+#define KEY_BYTES 16
+static const struct di_kv_layout layout = {.d = 2,
+                                           .di = 2,
+                                           .window_row_bytes = 8,
+                                           .comp_row_bytes = 8,
+                                           .key_row_bytes = KEY_BYTES,
+                                           .ring_layers = DI_NULL_LAYERS,
+                                           .n_sources = 2,
+                                           .ratio = {1, 2},
+                                           .tail = {-1, 0},
+                                           .n_tails = 1,
+                                           .key_offset = {0, 64 * KEY_BYTES},
+                                           .comp_offset = {96 * KEY_BYTES, 96 * KEY_BYTES + 64 * 8},
+                                           .block_bytes = 96 * KEY_BYTES + 96 * 8,
+                                           .ring_bytes = (size_t)DI_NULL_LAYERS * DI_RING_ROWS * 8,
+                                           .tail_bytes = DI_TAIL_ROWS * 16};
+
+di_status di_null_model_init(struct di_null_model *m, int vocab, int window, int64_t context, di_error *err)
+{
+    *m = (struct di_null_model){.vocab = vocab, .window = window, .context = context};
+    m->hash = di_calloc((size_t)context + 1, sizeof *m->hash);
+    m->ring = di_calloc((size_t)context * DI_NULL_LAYERS, sizeof *m->ring);
+    if (m->hash && m->ring)
+        return DI_OK;
+    di_null_model_fini(m);
+    return di_fail(err, DI_ERR_MEMORY, "", "out of memory for the null model");
+}
+
+void di_null_model_fini(struct di_null_model *m)
+{
+    di_free(m->hash);
+    di_free(m->ring);
+    m->hash = m->ring = NULL;
+}
+
+/* ---------------------------------------------------------------- the function that it computes */
+
+static uint64_t hash_of(uint64_t before, int32_t token)
+{
+    return (before ^ ((uint64_t)(uint32_t)token + 1)) * 1099511628211u;
+}
+
+/* Place in a prefix of n tokens, -1 = the end. */
+static int64_t place_of(uint64_t hash, int64_t n)
+{
+    uint64_t x = hash ^ hash >> 29;
+    return x % 32 == 0 ? -1 : (int64_t)((x >> 8) % (uint64_t)n);
+}
+
+int32_t di_null_token(const struct di_null_model *m, const int32_t *tokens, int64_t n)
+{
+    uint64_t h = 0;
+    (void)m;
+    for (int64_t i = 0; i < n; i++)
+        h = hash_of(h, tokens[i]);
+    int64_t place = place_of(h, n);
+    return place < 0 ? DI_NULL_END : tokens[place];
+}
+
+/* ---------------------------------------------------------------- a step */
+
+static uint64_t load(const void *row)
+{
+    uint64_t x;
+    memcpy(&x, row, sizeof x);
+    return x;
+}
+static void store(void *row, uint64_t x)
+{
+    memcpy(row, &x, sizeof x);
+}
+
+/* The chunk of one request. */
+struct part {
+    struct di_null_model *m;
+    const struct di_kv *kv;
+    struct di_chunk c;
+    struct di_replay replay;
+    const int32_t *tokens;
+};
+
+static uint64_t *new_row(const struct part *a, int layer, int32_t pos)
+{
+    return &a->m->ring[(size_t)layer * (size_t)a->m->context + (size_t)(pos - a->c.pos0)];
+}
+
+/* Does the window of a row hold what it should in this layer? */
+static bool window_right(const struct part *a, int layer, int32_t pos)
+{
+    int32_t from = pos >= a->m->window ? pos - a->m->window + 1 : 0;
+    bool right = from >= a->replay.floor;
+    for (int32_t q = from; q <= pos && right; q++)
+        right = (q >= a->c.pos0 ? *new_row(a, layer, q) : load(di_kv_window_row(a->kv, a->c.slot, layer, q))) ==
+                a->m->hash[q + 1] + (uint64_t)layer;
+    return right;
+}
+
+/* One row: its ring rows, its G. False if its result is not that of its prefix. */
+static bool compute_row(const struct part *a, int32_t pos)
+{
+    int slot = a->c.slot;
+    const uint64_t *hash = a->m->hash;
+    bool right = true;
+    for (int l = 0; l < DI_NULL_LAYERS; l++) {
+        *new_row(a, l, pos) = right ? hash[pos + 1] + (uint64_t)l : 0;
+        right = right && window_right(a, l, pos);
+    }
+    uint64_t value = right ? hash[pos + 1] : 0;
+    if (pos >= a->replay.write_from) {
+        uint8_t *key = di_kv_key_row(a->kv, slot, 0, pos);
+        store(key, value);
+        store(key + 8, (uint64_t)a->tokens[pos]);
+        store(di_kv_comp_row(a->kv, slot, 0, pos), value);
+        if (pos % 2) { /* closes a group, whose other member lies in the tail */
+            bool pair = right && load(di_kv_tail_row(a->kv, slot, 0, pos - 1)) == hash[pos];
+            store(di_kv_key_row(a->kv, slot, 1, pos / 2), pair ? hash[pos + 1] : 0);
+            store(di_kv_comp_row(a->kv, slot, 1, pos / 2), pair ? hash[pos + 1] : 0);
+        }
+    }
+    store(di_kv_tail_row(a->kv, slot, 0, pos), value); /* one row at a time, so the chunk itself never overwrites what it needs */
+    return right;
+}
+
+/* G of all rows up to the last of the chunk, as the attention of that row reads it. */
+static bool g_right(const struct part *a, int32_t n)
+{
+    int slot = a->c.slot;
+    const uint64_t *hash = a->m->hash;
+    bool right = true;
+    for (int32_t p = 0; p < n && right; p++)
+        right = load(di_kv_key_row(a->kv, slot, 0, p)) == hash[p + 1] && load(di_kv_comp_row(a->kv, slot, 0, p)) == hash[p + 1];
+    for (int32_t g = 0; g < n / 2 && right; g++)
+        right = load(di_kv_key_row(a->kv, slot, 1, g)) == hash[2 * g + 2] && load(di_kv_comp_row(a->kv, slot, 1, g)) == hash[2 * g + 2];
+    return right;
+}
+
+static bool compute_part(const struct part *a)
+{
+    int32_t n = a->c.pos0 + a->c.n, keep = a->c.n < DI_RING_ROWS ? a->c.n : DI_RING_ROWS;
+    bool right = true;
+    for (int32_t p = 0; p < n; p++)
+        a->m->hash[p + 1] = hash_of(a->m->hash[p], a->tokens[p]);
+    for (int32_t p = a->c.pos0; p < n; p++) {
+        right = compute_row(a, p);
+        a->m->wrong += !right && p >= a->replay.write_from;
+    }
+    for (int l = 0; l < DI_NULL_LAYERS; l++)
+        for (int32_t p = n - keep; p < n; p++)
+            store(di_kv_window_row(a->kv, a->c.slot, l, p), *new_row(a, l, p));
+    bool g = g_right(a, n);
+    a->m->wrong += !g;
+    return right && g;
+}
+
+static void logits_of(const struct part *a, bool right, float *logits)
+{
+    int32_t n = a->c.pos0 + a->c.n, last = a->tokens[n - 1];
+    int64_t place = place_of(load(di_kv_key_row(a->kv, a->c.slot, 0, n - 1)), n);
+    uint64_t token = place < 0 ? DI_NULL_END : load(di_kv_key_row(a->kv, a->c.slot, 0, (int32_t)place) + 8);
+    for (int i = 0; i < a->m->vocab; i++)
+        logits[i] = -(float)((i * 31 + last) % 17);
+    logits[(token + !right) % (uint64_t)a->m->vocab] = 5;
+}
+
+di_status di_null_compute(void *model, const struct di_step *step, di_error *err)
+{
+    struct di_null_model *m = model;
+    if (m->fail)
+        return di_fail(err, DI_ERR_INTERNAL, "null", "told to fail");
+    for (int k = 0, out = 0; k < step->n_chunks; k++) {
+        struct part a = {.m = m, .kv = &step->kv, .c = step->chunks[k], .tokens = step->tokens[k]};
+        if (step->replay)
+            a.replay = step->replay[k];
+        bool right = compute_part(&a);
+        if (out < step->n_logits && step->logit_rows[out] == a.c.row0 + a.c.n - 1)
+            logits_of(&a, right, step->logits + (size_t)out++ * (size_t)m->vocab);
+    }
+    return DI_OK;
+}
+
+di_status di_null_core(struct di_null_model *m, di_status (*compute)(void *ctx, const struct di_step *step, di_error *err), void *ctx,
+                       const struct di_core_config *config, struct di_core **out, di_error *err)
+{
+    struct di_core_null n = {.layout = layout,
+                             .vocab = m->vocab,
+                             .window = m->window,
+                             .layers = DI_NULL_LAYERS,
+                             .context = m->context,
+                             .compute = compute ? compute : di_null_compute,
+                             .ctx = compute ? ctx : m,
+                             .numerics = "null"};
+    return di_core_create_null(&n, config, out, err);
+}
+
+/* ---------------------------------------------------------------- requests under watch */
+
+static void on_start(void *ctx, int64_t cached)
+{
+    struct di_watch *w = ctx;
+    w->stood_still = w->stood_still || (w->starts > 0 && w->progress == 0);
+    w->twice = w->twice || w->over;
+    w->cached = cached;
+    w->progress = 0;
+    w->starts++;
+}
+
+static bool on_token(void *ctx, const struct di_sample *s)
+{
+    struct di_watch *w = ctx;
+    w->twice = w->twice || w->over || w->n_got == w->max_tokens;
+    if (w->twice)
+        return false;
+    w->tokens[w->n_prompt + w->n_got++] = s->id;
+    w->progress++;
+    return w->n_got != w->stop_after;
+}
+
+static void on_end(void *ctx, enum di_end end, const di_error *err)
+{
+    struct di_watch *w = ctx;
+    w->twice = w->twice || w->over;
+    w->over = true;
+    w->end = end;
+    if (err)
+        w->err = *err;
+}
+
+di_status di_watch_submit(struct di_watch *w, struct di_core *e, di_error *err)
+{
+    static const int32_t end_ids[] = {DI_NULL_END};
+    struct di_request r = {.prompt = w->tokens,
+                           .n_prompt = w->n_prompt,
+                           .max_tokens = w->max_tokens,
+                           .sampling = di_sampling_params_default(),
+                           .priority = w->priority,
+                           .tenant = w->tenant,
+                           .deadline_ns = w->deadline_ns,
+                           .ignore_end = w->ignore_end,
+                           .on_start = on_start,
+                           .on_token = on_token,
+                           .on_end = on_end,
+                           .ctx = w};
+    r.sampling.temperature = w->temperature;
+    r.sampling.seed = w->seed;
+    r.sampling.frequency_penalty = w->frequency_penalty;
+    r.sampling.end_ids = end_ids;
+    r.sampling.n_end_ids = 1;
+    w->cached = w->n_got = w->starts = w->progress = 0;
+    w->stood_still = w->over = w->twice = false;
+    return di_core_submit(e, &r, &w->id, err);
+}
+
+const char *di_watch_wrong(const struct di_watch *w, const struct di_null_model *m)
+{
+    enum di_end want = DI_END_LENGTH;
+    int n = 0;
+    for (bool over = false; n < w->n_got && !over; n++) {
+        int32_t token = di_null_token(m, w->tokens, w->n_prompt + n);
+        over = n + 1 == w->stop_after || (token == DI_NULL_END && !w->ignore_end);
+        want = over ? DI_END_STOP : want;
+        if (w->tokens[w->n_prompt + n] != token)
+            return "a token is not the one behind its prefix";
+    }
+    bool given_up = w->end == DI_END_CANCELLED || w->end == DI_END_DEADLINE;
+    if (!w->over || w->twice)
+        return w->over ? "something came after the end" : "it did not end";
+    if (n != w->n_got || (!given_up && w->end != want) || (w->end == DI_END_LENGTH && n != w->max_tokens))
+        return "it ended at the wrong place or for the wrong reason";
+    return w->stood_still ? "it was preempted again before it had made progress" : NULL;
+}
+
+const char *di_null_left(const struct di_core *e, const struct di_null_model *m)
+{
+    struct di_core_stats s = di_core_stats(e);
+    if (s.running || s.waiting)
+        return "a request is still known";
+    if (s.free_blocks != s.blocks)
+        return "a block is still held";
+    if (m->wrong)
+        return "a row was read that is not the request's";
+    return di_core_check_accounts(e);
+}

@@ -1,0 +1,57 @@
+/* Test support: a back end that costs next to nothing but keeps cached state of every kind (G of ratio 1 and 2, window rings, tails) and computes its
+ * tokens from that state alone, as the network does. Every cached row carries the hash of the prefix that it stands for; a row of a layer is
+ * right only if the window of the layer below was. So a wrong page, a ring that was not restored or a replay that is too short changes the
+ * token, and is counted. The token behind a prefix is one of the prefix's own tokens, read from the cache at a place that the hash says: what
+ * belongs to somebody else shows as a token that the prompt never had. Not part of the library's doors. */
+#ifndef DI_ENGINE_NULL_MODEL_H
+#define DI_ENGINE_NULL_MODEL_H
+
+#include "engine/core.h"
+
+#define DI_NULL_LAYERS 2
+#define DI_NULL_END 7 /* one of 32 prefixes is followed by it */
+
+struct di_null_model {
+    int vocab, window; /* window at most 128 */
+    int64_t context;
+    _Atomic bool fail;     /* every step fails from now on */
+    _Atomic long wrong;    /* rows read that were not those of the request */
+    uint64_t *hash, *ring; /* of the chunk at hand */
+};
+/* `context` tokens of a request at most. The caller frees what it holds with fini, after the core is destroyed. */
+di_status di_null_model_init(struct di_null_model *m, int vocab, int window, int64_t context, di_error *err);
+void di_null_model_fini(struct di_null_model *m);
+/* di_core_null.compute */
+di_status di_null_compute(void *model, const struct di_step *step, di_error *err);
+/* `compute` and its `ctx` instead of di_null_compute and the model, if not NULL. */
+di_status di_null_core(struct di_null_model *m, di_status (*compute)(void *ctx, const struct di_step *step, di_error *err), void *ctx,
+                       const struct di_core_config *config, struct di_core **out, di_error *err);
+/* What greedy sampling answers to tokens[0, n), n > 0. */
+int32_t di_null_token(const struct di_null_model *m, const int32_t *tokens, int64_t n);
+
+/* One request under watch. Fields up to `ignore_end` are the caller's, the rest is what happened. */
+struct di_watch {
+    int32_t *tokens; /* prompt, and room for the answer behind it */
+    int n_prompt, max_tokens;
+    int stop_after; /* on_token refuses at this count; 0 = never */
+    int priority;
+    uint64_t tenant;
+    int64_t seed, deadline_ns;
+    double temperature, frequency_penalty;
+    bool ignore_end;
+
+    int64_t id, cached; /* cached: at the latest start */
+    int n_got, starts;
+    int progress;     /* tokens since the latest start */
+    bool stood_still; /* it was started again without a token in between */
+    bool over, twice; /* twice: something came after the end */
+    enum di_end end;
+    di_error err;
+};
+di_status di_watch_submit(struct di_watch *w, struct di_core *e, di_error *err);
+/* NULL if the greedy request has what the model says (a part of it if it was cancelled or late), else a sentence. */
+const char *di_watch_wrong(const struct di_watch *w, const struct di_null_model *m);
+/* NULL if the engine has nothing left: no request, no held block, no contradiction, nothing read that was wrong. */
+const char *di_null_left(const struct di_core *e, const struct di_null_model *m);
+
+#endif
