@@ -7,13 +7,14 @@ int64_t di_replay_rows(int window, int layers)
 
 struct di_hit_plan di_hit_plan(const struct di_hit *h)
 {
+    int64_t bounded = h->hit - h->window < h->tail ? h->hit - h->window : h->tail;
     const struct {
         enum di_resume how;
         int64_t start; /* <= 0: not possible, or saves nothing */
     } ways[] = {
         {DI_RESUME_STATE, h->resume},
         {DI_RESUME_REPLAY, h->hit - di_replay_rows(h->window, h->layers)},
-        {DI_RESUME_BOUNDED, h->bounded ? h->hit - h->window : 0},
+        {DI_RESUME_BOUNDED, bounded},
     };
     struct di_hit_plan p = {.how = DI_RESUME_COLD};
     for (int i = 0; i < 3; i++)
@@ -24,5 +25,6 @@ struct di_hit_plan di_hit_plan(const struct di_hit *h)
     p.write_from = h->hit > p.start ? h->hit : p.start;
     p.window_floor = p.how == DI_RESUME_REPLAY || p.how == DI_RESUME_BOUNDED ? p.start : 0;
     p.replayed = h->hit > p.start ? h->hit - p.start : 0;
+    p.tail = p.start <= h->tail ? h->tail : 0;
     return p;
 }

@@ -4,7 +4,8 @@
  * window rings must be rebuilt. Exact replay computes the last R rows before the hit again, with the cached G and with windows that
  * begin at the first of them; R = window + (layers - 1) * (window - 1) (spec/model.md §8.1: 5,081 for 40 layers). Each layer is right
  * from window - 1 positions later on than the one below, so that the window before the hit is right in every ring. Bounded replay
- * computes only the last `window` rows and is an approximation. */
+ * computes only the last `window` rows and is an approximation; its decoder half begins at the tail, which must be computed whole
+ * (spec/model.md §8.3). */
 #ifndef DI_CACHE_HIT_PLAN_H
 #define DI_CACHE_HIT_PLAN_H
 
@@ -23,7 +24,7 @@ struct di_hit {
     int64_t hit;    /* positions whose G is cached: whole groups, < n (di_match.tokens) */
     int64_t resume; /* first row after the usable snapshot, 0 = none (di_match.resume) */
     int window, layers;
-    bool bounded; /* the request accepts bounded replay */
+    int64_t tail; /* first row that the decoder half of a bounded request computes (spec/model.md §8.2), 0 = it is exact */
 };
 
 struct di_hit_plan {
@@ -32,6 +33,7 @@ struct di_hit_plan {
     int64_t write_from;   /* rows below it close groups that are cached already: their G rows must not be written */
     int64_t window_floor; /* di_rows.window_floor of all rows: below it the rings hold nothing of this request */
     int64_t replayed;     /* rows below `hit` that are computed once more */
+    int64_t tail;         /* of the request, if its rows are computed; else 0: the decoder half goes on from the snapshot or is exact */
 };
 
 /* The exact plan with the fewest rows; among equals the snapshot, then cold. Bounded replay only where it is accepted and saves rows. */

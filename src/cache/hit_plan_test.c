@@ -9,7 +9,8 @@
 
 static struct di_hit_plan plan(int64_t n, int64_t hit, int64_t resume, bool bounded)
 {
-    return di_hit_plan(&(struct di_hit){.n = n, .hit = hit, .resume = resume, .window = 128, .layers = 40, .bounded = bounded});
+    int64_t tail = bounded && n > 140 ? n - 140 : 0;
+    return di_hit_plan(&(struct di_hit){.n = n, .hit = hit, .resume = resume, .window = 128, .layers = 40, .tail = tail});
 }
 
 static void released_sizes(void **state)
@@ -48,6 +49,32 @@ static void fewest_rows_win(void **state)
     assert_int_equal(p.replayed, 0);
 }
 
+/* Spec/model.md §8.3: the tail is computed whole, by replayed rows if the suffix is short; what begins behind it has no tail. */
+static void the_tail_is_computed(void **state)
+{
+    (void)state;
+    struct di_hit_plan p = plan(20000, 19998, 0, true);
+    assert_int_equal(p.how, DI_RESUME_BOUNDED);
+    assert_int_equal(p.start, 20000 - 140);
+    assert_int_equal(p.window_floor, 20000 - 140);
+    assert_int_equal(p.tail, 20000 - 140);
+    assert_int_equal(p.write_from, 19998);
+    p = plan(20000, 19900, 0, true);
+    assert_int_equal(p.start, 19900 - 128);
+    assert_int_equal(p.tail, 20000 - 140);
+    p = plan(20000, 19998, 19999, true);
+    assert_int_equal(p.how, DI_RESUME_STATE);
+    assert_int_equal(p.tail, 0);
+    p = plan(20000, 19860, 19860, true);
+    assert_int_equal(p.how, DI_RESUME_STATE);
+    assert_int_equal(p.tail, 19860);
+    assert_int_equal(plan(20000, 0, 0, true).tail, 19860);
+    assert_int_equal(plan(20000, 0, 0, false).tail, 0);
+    p = plan(140, 139, 0, true); /* no longer than the tail: exact */
+    assert_int_equal(p.how, DI_RESUME_COLD);
+    assert_int_equal(p.tail, 0);
+}
+
 /* Rows that are right after replay from `start`, by the dependencies of the network: a layer's output at p is right if its inputs at p -
  * window + 1 .. p are. Says whether all rings are right in the window before `hit`. */
 static bool rings_right(int window, int layers, int64_t hit, int64_t start)
@@ -82,6 +109,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(released_sizes),
         cmocka_unit_test(fewest_rows_win),
+        cmocka_unit_test(the_tail_is_computed),
         cmocka_unit_test(replay_makes_every_ring_right),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

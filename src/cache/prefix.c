@@ -376,6 +376,7 @@ void di_prefix_fork(struct di_prefix *p, const struct di_lease *from, struct di_
     to->n_chain = from->n_chain < full ? from->n_chain : full;
     to->bounded = from->bounded;
     to->broken = from->broken;
+    to->tail = from->tail;
     if (to->n_chain == from->n_chain)
         to->tip = from->tip;
     else if (to->n_chain > 0)
@@ -531,13 +532,15 @@ static int32_t find_state(struct di_prefix *p, int32_t block, int64_t at)
 
 bool di_prefix_save(struct di_prefix *p, struct di_lease *l, const struct di_key_text *t, int64_t at, const struct di_state_from *from)
 {
-    if (!p->states || p->states->params.count == 0 || at < 1 || !di_state_can_save(p->states, at, from->written))
+    bool bounded = l->bounded || l->tail > 0;
+    if (!p->states || p->states->params.count == 0 || at < 1 || !di_state_can_save(p->states, at, from->written) ||
+        di_state_first(p->states, at) < l->tail)
         return false;
     int32_t block = publish(p, l, t, at, true);
     if (block < 0)
         return false;
     int32_t s = find_state(p, block, at);
-    if (s >= 0 && (l->bounded || !p->states->state[s].bounded)) {
+    if (s >= 0 && (bounded || !p->states->state[s].bounded)) {
         di_state_touch(p->states, s);
         return true;
     }
@@ -548,7 +551,7 @@ bool di_prefix_save(struct di_prefix *p, struct di_lease *l, const struct di_key
     s = di_state_take(p->states);
     struct di_state *st = &p->states->state[s];
     st->at = at;
-    st->bounded = l->bounded;
+    st->bounded = bounded;
     st->draft_lo = from->draft_lo;
     st->parent = p->tree.node[block].parent_key;
     int32_t *head = state_bucket(p, &st->parent);

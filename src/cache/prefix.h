@@ -20,11 +20,12 @@
  * Life of a request in slot i of a store (lease = &store->lease[i], text = all its tokens so far):
  *
  *   m = di_prefix_match(p, root, text, bounded_ok)
- *   plan = di_hit_plan({n, m.tokens, m.resume, window, layers, bounded_ok})
+ *   plan = di_hit_plan({n, m.tokens, m.resume, window, layers, tail})
  *   if plan.how is DI_RESUME_STATE: di_prefix_restore(p, &m, kv, i)
  *   di_prefix_acquire(p, lease, root, text, &m, pages of the whole life); false: wait, and match again later
  *   if m.source >= 0: di_kv_copy_block(store, m.source, lease->pages[m.n_blocks], m.source_tokens); di_lease_copied
- *   if plan.how is DI_RESUME_BOUNDED, or DI_RESUME_STATE with m.state_bounded: lease->bounded = true
+ *   if plan.how is DI_RESUME_BOUNDED, or DI_RESUME_STATE with m.state_bounded: lease->bounded = true;
+ *   lease->tail = plan.tail
  *   compute rows plan.start, ..., with plan.window_floor; rows before plan.write_from store no G
  *   after a step: di_prefix_publish(p, lease, text, positions computed, false)
  *   end of prompt and end of answer: di_prefix_save(...) at that position
@@ -117,8 +118,8 @@ struct di_state_from {
     int64_t written, draft_lo;
 };
 /* Publish [0, at) with its tail, and save the state at `at`, 1 <= at. Replaces the snapshot used longest ago when all are in use; an
- * equal one is kept and counts as used. False if nothing is there now: no pool, the rows are overwritten, the chain is broken. Call at
- * the end of the prompt and at the end of the answer, or where a caller asks. */
+ * equal one is kept and counts as used. False if nothing is there now: no pool, the rows are overwritten or lie before the lease's tail,
+ * the chain is broken. Call at the end of the prompt and at the end of the answer, or where a caller asks. */
 bool di_prefix_save(struct di_prefix *p, struct di_lease *l, const struct di_key_text *t, int64_t at, const struct di_state_from *from);
 /* Copy the matched snapshot into a slot: rows >= m->resume can be computed. Before anything else changes the index (before acquire is
  * best: acquire may evict). Returns its draft_lo. */

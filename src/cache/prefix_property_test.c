@@ -442,7 +442,7 @@ static void admit(struct world *w, int slot)
     assert_int_equal(m.miss == DI_MISS_NONE, m.common >= r->prompt - 1);
     if (m.source >= 0)
         assert_true(w->held[m.source].cached && common(&w->held[m.source].text, &r->text, r->prompt - 1) == most);
-    struct di_hit_plan plan = di_hit_plan(&(struct di_hit){r->prompt, m.tokens, m.resume, WINDOW, LAYERS, r->bounded_ok});
+    struct di_hit_plan plan = di_hit_plan(&(struct di_hit){r->prompt, m.tokens, m.resume, WINDOW, LAYERS, r->bounded_ok ? r->prompt : 0});
     assert_true(plan.start < r->prompt && plan.start >= m.resume);
     memset(w->store->ring_of[slot], 0xee, layout.ring_bytes); /* what another request left */
     memset(w->store->tail_of[slot], 0xee, layout.tail_bytes);

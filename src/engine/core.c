@@ -55,6 +55,7 @@ struct di_core {
     struct di_kv_store *store;
     struct di_pipeline *pipe;
     struct di_reuse *reuse; /* NULL: no_reuse */
+    struct di_replay_rules replay;
     uint64_t page_versions;
     struct slot *slots;
     struct request *queue;
@@ -114,6 +115,8 @@ static di_status create(const struct di_core_null *n, const struct di_core_confi
     CHECK(e, err, DI_ERR_MEMORY, "", "out of memory for the engine");
     e->config = *config;
     e->context = n->context;
+    e->replay = (struct di_replay_rules){config->replay, config->replay_rows, n->window, n->rollback};
+    TRY(di_replay_rules_check(&e->replay, err));
     e->vocab = n->vocab;
     e->slots = di_calloc((size_t)config->max_batch, sizeof *e->slots);
     CHECK(e->slots, err, DI_ERR_MEMORY, "", "out of memory for %d slots", config->max_batch);
@@ -155,6 +158,7 @@ di_status di_core_create(struct di_model *model, const struct di_core_config *co
                              .vocab = model->c->vocab_size,
                              .window = model->c->sliding_window,
                              .layers = model->c->num_hidden_layers,
+                             .rollback = di_replay_rollback(model->c),
                              .context = di_core_context(model->c, config),
                              .compute = compute_model,
                              .ctx = model,
@@ -313,6 +317,7 @@ di_status di_core_check(const struct di_core *e, const struct di_request *r, di_
     for (size_t i = 0; i < r->n_save_at; i++)
         CHECK(r->save_at[i] > (i ? r->save_at[i - 1] : 0) && r->save_at[i] <= r->n_prompt, err, DI_ERR_INVALID, "save_at",
               "entry %zu is %d; positions must rise from 1 to the prompt's length of %lld", i, r->save_at[i], (long long)r->n_prompt);
+    TRY(di_replay_mode_check(&e->replay, r->replay, r->n_forced > 0, err));
     status = di_sampling_params_check(&r->sampling, (size_t)e->vocab, err);
 out:
     return status;
@@ -510,6 +515,9 @@ static void record_start(struct di_core *e, struct request *q, const struct di_r
     e->stats.lookups += e->reuse != NULL;
     e->stats.lookup_tokens += e->reuse ? (uint64_t)q->n_resume : 0;
     e->stats.cached_tokens += (uint64_t)from->row;
+    bool bounded = from->bounded || from->replay.tail > 0;
+    e->stats.bounded += bounded;
+    q->facts.bounded |= bounded;
     if (from->miss == DI_MISS_DIVERGED)
         di_metrics_add(&e->metrics, DI_HISTOGRAM_DIVERGED_AT, from->miss_at);
     if (q->facts.queue_ns >= 0) /* again, after a preemption */
@@ -517,6 +525,7 @@ static void record_start(struct di_core *e, struct request *q, const struct di_r
     q->facts.queue_ns = e->now_ns - q->r.arrived_ns;
     q->facts.cached = from->row;
     q->facts.miss = from->miss;
+    q->facts.skipped = from->replay.tail > from->row ? from->replay.tail - from->row : 0;
     q->facts.miss_at = from->miss == DI_MISS_NONE ? -1 : from->miss_at;
     di_metrics_add(&e->metrics, DI_HISTOGRAM_QUEUE_TIME, q->facts.queue_ns);
 }
@@ -525,10 +534,12 @@ static bool start(struct di_core *e, struct di_launch *l, int slot, struct reque
 {
     struct slot *s = &e->slots[slot];
     int64_t total = q->r.n_prompt + q->r.max_tokens;
-    struct di_reuse_start from = {0};
-    if (e->reuse ? !di_reuse_begin(e->reuse, slot, q->tokens, q->n_resume, total, q->r.tenant, &from)
-                 : !di_kv_reserve(e->store, slot, total))
+    int64_t tail = di_replay_tail(&e->replay, q->r.replay, q->r.n_prompt);
+    struct di_reuse_ask ask = {.tokens = q->tokens, .n = q->n_resume, .total = total, .tenant = q->r.tenant, .tail = tail};
+    struct di_reuse_start from = {.replay.tail = (int32_t)tail};
+    if (e->reuse ? !di_reuse_begin(e->reuse, slot, &ask, &from) : !di_kv_reserve(e->store, slot, total))
         return false;
+    from.replay.mask = di_replay_mode_of(&e->replay, q->r.replay) == DI_REPLAY_MASK;
     if (from.copies)
         l->copies[l->n_copies++] = (struct di_block_copy){from.copy_from, from.copy_to, from.copy_tokens};
     *s = (struct slot){.state = SLOT_RUNNING,
@@ -655,6 +666,9 @@ static void build(struct di_core *e, struct di_launch *l)
         if (prompt)
             budget -= rows;
         *(prompt ? &e->stats.prompt_rows : &e->stats.decode_rows) += (uint64_t)rows;
+        int64_t before = s->replay.tail - s->n_rows; /* rows before the tail */
+        if (before > 0 && !s->replay.mask)
+            e->stats.skipped_rows += (uint64_t)(before < rows ? before : rows);
         bool wants = s->n_rows + rows >= q->n_resume;
         l->chunks[l->n_chunks] = (struct di_chunk){i, 0, rows, (int32_t)s->n_rows};
         l->tokens[l->n_chunks] = q->tokens;

@@ -12,17 +12,20 @@
 #include "cache/kv_store.h"
 #include "cache/prefix.h"
 #include "engine/metrics.h"
+#include "engine/replay.h"
 #include "engine/sampler.h"
 #include "model/model.h"
 
 struct di_core_config {
-    int max_batch;          /* requests that run at the same time, 1..1024 */
-    int prefill_chunk;      /* prompt rows a step, at least 1 */
-    int64_t context;        /* tokens of one request, prompt and answer; 0 = the model's limit, at most 65,536 */
-    int cache_blocks;       /* blocks of 64 tokens in the pool; 0 = enough for max_batch requests of the full context */
-    int states;             /* snapshots of request state for prefix reuse; 0 = none */
-    bool no_reuse;          /* every request computes all of its prompt */
-    const uint64_t *banned; /* bit set of ids that are never sampled (spec/encoding.md §1.6), or NULL; borrowed */
+    int max_batch;              /* requests that run at the same time, 1..1024 */
+    int prefill_chunk;          /* prompt rows a step, at least 1 */
+    int64_t context;            /* tokens of one request, prompt and answer; 0 = the model's limit, at most 65,536 */
+    int cache_blocks;           /* blocks of 64 tokens in the pool; 0 = enough for max_batch requests of the full context */
+    int states;                 /* snapshots of request state for prefix reuse; 0 = none */
+    bool no_reuse;              /* every request computes all of its prompt */
+    enum di_replay_mode replay; /* of requests that do not say (replay.h) */
+    int64_t replay_rows;        /* K of bounded replay, 0 = as replay.h says */
+    const uint64_t *banned;     /* bit set of ids that are never sampled (spec/encoding.md §1.6), or NULL; borrowed */
 };
 
 enum di_end { DI_END_STOP, DI_END_LENGTH, DI_END_CANCELLED, DI_END_DEADLINE, DI_END_ERROR };
@@ -33,6 +36,8 @@ struct di_request_facts {
     int64_t cached; /* tokens of the prompt that were reused */
     enum di_miss miss;
     int64_t miss_at; /* -1 with DI_MISS_NONE */
+    int64_t skipped; /* rows of the prompt that the decoder half left out (bounded replay) */
+    bool bounded;    /* the answer is approximate: something before it went through bounded replay */
 };
 
 struct di_request {
@@ -43,9 +48,10 @@ struct di_request {
     bool ignore_end;                    /* end_ids do not end the answer */
     const int32_t *forced;              /* [n_forced] the answer's tokens by index, -1 = sampled; copied. For scoring and replay */
     int64_t n_forced;
-    int priority;        /* lower runs earlier and may take the place of a higher one */
-    uint64_t tenant;     /* requests of one priority are admitted fairly between tenants */
-    int64_t deadline_ns; /* of di_clock_ns; 0 = none. A request that is not over by then ends with DI_END_DEADLINE */
+    int priority;               /* lower runs earlier and may take the place of a higher one */
+    uint64_t tenant;            /* requests of one priority are admitted fairly between tenants */
+    int64_t deadline_ns;        /* of di_clock_ns; 0 = none. A request that is not over by then ends with DI_END_DEADLINE */
+    enum di_replay_mode replay; /* 0 = the engine's. Bounded ones take no forced tokens: scores would be approximate */
     /* A request of the same tenant with the same beginning: this one waits, overtaken by others, until that one has computed what both have in common
      * (or is over), and finds it cached: siblings over one prompt, branches of a live answer. 0 = none, as is one that is not known (any more). */
     int64_t after;
@@ -69,13 +75,14 @@ struct di_core_stats {
     uint64_t host_ns, compute_ns,
         gap_ns; /* time of the engine's thread in steps without waiting; of the worker; idle worker between two launches */
     int running, waiting, free_blocks, blocks; /* free: not held by a request; may be cached */
-    int held_slots; /* of the running: have ended or given way, but their last launch is not done */
+    int held_slots;                            /* of the running: have ended or given way, but their last launch is not done */
     uint64_t lookups, lookup_tokens,
         cached_tokens;              /* prefix reuse: requests that were looked up, their tokens, tokens not computed again */
     uint64_t miss[DI_MISS_REASONS]; /* why a lookup ended where it did */
     uint64_t miss_other_tenant;     /* of those never seen: another tenant has it */
     uint64_t evicted, states_saved, states_restored;
     uint64_t prompt_tokens, generated_tokens; /* of prompts that are done; handed out */
+    uint64_t bounded, skipped_rows; /* starts of requests as an approximation (replay.h); prompt rows that the decoder half left out */
 };
 
 struct di_core;
@@ -93,6 +100,7 @@ di_status di_core_create(struct di_model *model, const struct di_core_config *co
 struct di_core_null {
     struct di_kv_layout layout;
     int vocab, window, layers;
+    int rollback; /* of di_replay_rules; 0: no bounded replay */
     int64_t context;
     di_status (*compute)(void *ctx, const struct di_step *step, di_error *err);
     void *ctx;
@@ -103,7 +111,7 @@ di_status di_core_create_null(const struct di_core_null *null, const struct di_c
 void di_core_destroy(struct di_core *e); /* running requests end as cancelled */
 
 /* Queue a request. Refused at once, with the reason: an empty prompt, ids outside the vocabulary, prompt + max_tokens beyond the context or the
- * pool, sampling parameters out of range. *id may be NULL. */
+ * pool, sampling parameters out of range, bounded replay that the model cannot do. *id may be NULL. */
 di_status di_core_submit(struct di_core *e, const struct di_request *r, int64_t *id, di_error *err);
 /* The refusals of submit alone. Reads only what never changes: any thread, at any time. */
 di_status di_core_check(const struct di_core *e, const struct di_request *r, di_error *err);

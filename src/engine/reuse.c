@@ -53,31 +53,42 @@ void di_reuse_destroy(struct di_reuse *r)
     di_free(r);
 }
 
-bool di_reuse_begin(struct di_reuse *r, int slot, const int32_t *tokens, int64_t n, int64_t total, uint64_t tenant,
-                    struct di_reuse_start *out)
+bool di_reuse_begin(struct di_reuse *r, int slot, const struct di_reuse_ask *ask, struct di_reuse_start *out)
 {
     struct di_lease *lease = &r->store->lease[slot];
-    struct di_key_root from = {r->p.model_digest, r->p.numerics, &tenant, sizeof tenant};
-    struct di_key_text text = {.tokens = tokens, .n = n};
+    struct di_key_root from = {r->p.model_digest, r->p.numerics, &ask->tenant, sizeof ask->tenant};
+    struct di_key_text text = {.tokens = ask->tokens, .n = ask->n};
     struct di_key root;
-    int pages = di_kv_blocks_for(total);
-    *out = (struct di_reuse_start){0};
+    int pages = di_kv_blocks_for(ask->total);
+    lease->tail = ask->tail;
+    *out = (struct di_reuse_start){.replay.tail = (int32_t)ask->tail};
     if (!di_key_of_root(di_prefix_hasher(r->prefix), &from, &root))
-        return di_kv_reserve(r->store, slot, total); /* nothing is looked up, nothing is entered */
-    struct di_match m = di_prefix_match(r->prefix, &root, &text, false);
-    struct di_hit hit = {.n = n, .hit = m.tokens, .resume = m.state >= 0 ? m.resume : 0, .window = r->p.window, .layers = r->p.layers};
+        return di_kv_reserve(r->store, slot, ask->total); /* nothing is looked up, nothing is entered */
+    struct di_match m = di_prefix_match(r->prefix, &root, &text, ask->tail > 0);
+    struct di_hit hit = {.n = ask->n,
+                         .hit = m.tokens,
+                         .resume = m.state >= 0 ? m.resume : 0,
+                         .window = r->p.window,
+                         .layers = r->p.layers,
+                         .tail = ask->tail};
     struct di_hit_plan plan = di_hit_plan(&hit);
     struct di_kv kv = di_kv_view(r->store);
     if (plan.how == DI_RESUME_STATE)
         di_prefix_restore(r->prefix, &m, &kv, slot); /* before acquire, which may evict it */
     if (!di_prefix_acquire(r->prefix, lease, &root, &text, &m, pages)) {
+        lease->tail = ask->tail;
         di_prefix_begin(lease, &root); /* holding the copy source as well may be one block too many: then nothing is reused */
-        return di_kv_reserve(r->store, slot, total);
+        return di_kv_reserve(r->store, slot, ask->total);
     }
-    *out = (struct di_reuse_start){.row = plan.start,
-                                   .replay = {.floor = (int32_t)plan.window_floor, .write_from = (int32_t)plan.write_from},
-                                   .miss = m.miss,
-                                   .miss_at = m.miss_at};
+    if (plan.how == DI_RESUME_BOUNDED || (plan.how == DI_RESUME_STATE && m.state_bounded))
+        lease->bounded = true;
+    lease->tail = plan.tail;
+    *out = (struct di_reuse_start){
+        .row = plan.start,
+        .replay = {.floor = (int32_t)plan.window_floor, .write_from = (int32_t)plan.write_from, .tail = (int32_t)plan.tail},
+        .bounded = lease->bounded,
+        .miss = m.miss,
+        .miss_at = m.miss_at};
     if (m.source >= 0) {
         out->copies = true;
         out->copy_from = m.source;
@@ -88,7 +99,7 @@ bool di_reuse_begin(struct di_reuse *r, int slot, const int32_t *tokens, int64_t
     r->store->n_free = di_kv_available(r->store);
     /* G was shared but the rings were not: the next one that comes this way shall find them. Blocks end a prefix that many have in common. */
     int64_t common = m.tokens - m.tokens % DI_BLOCK_TOKENS;
-    if (r->states && common > plan.start + DI_BLOCK_TOKENS)
+    if (r->states && plan.tail == 0 && common > plan.start + DI_BLOCK_TOKENS)
         out->save_at = common;
     return true;
 }

@@ -29,14 +29,20 @@ struct di_reuse_start {
     bool copies; /* the first rows of `copy_to` are to be copied from `copy_from`, ordered before everything launched later */
     int32_t copy_from, copy_to;
     int copy_tokens;
+    bool bounded;    /* it goes on from what came through bounded replay, or begins with it: what it computes is approximate */
     int64_t save_at; /* save the state when this row is reached (others share the prefix so far), 0 = not */
     enum di_miss miss;
     int64_t miss_at;
 };
-/* Look up tokens[0, n) for `tenant`, give the free slot its pages for `total` tokens, restore its state. False, with nothing changed, if
- * the pool cannot give the pages now. The slot is named by no launch. */
-bool di_reuse_begin(struct di_reuse *r, int slot, const int32_t *tokens, int64_t n, int64_t total, uint64_t tenant,
-                    struct di_reuse_start *out);
+struct di_reuse_ask {
+    const int32_t *tokens; /* [n] */
+    int64_t n, total;      /* known now; pages for so many in all */
+    uint64_t tenant;
+    int64_t tail; /* di_replay_tail: bounded replay and what came through it are accepted; 0 = exact */
+};
+/* Look up what a request has, give the free slot its pages, restore its state. False, with nothing changed, if the pool cannot give the
+ * pages now. The slot is named by no launch. */
+bool di_reuse_begin(struct di_reuse *r, int slot, const struct di_reuse_ask *ask, struct di_reuse_start *out);
 /* Rows [0, n) of a slot are computed: their full blocks can be found from now on. */
 void di_reuse_computed(struct di_reuse *r, int slot, const int32_t *tokens, int64_t n);
 /* Keep the state at row `at`; launches may have written up to `written`. */
