@@ -86,6 +86,7 @@ typedef struct di_engine_config {
     /* Called on the opening thread while weights are read, with bytes done and in all; or NULL. */
     void (*progress)(void *context, uint64_t done, uint64_t total);
     void *progress_context;
+    int32_t max_unread; /* records of one request that wait for di_engine_poll; at more it ends with DI_ERR_LIMIT. 0 = 65,536 */
 } di_engine_config;
 DI_API void di_engine_config_init(di_engine_config *config, size_t size);
 
@@ -226,7 +227,7 @@ typedef struct di_output {
     float logprob; /* TOKEN; NaN unless asked for */
     uint32_t n_alternatives;
     const di_alternative *alternatives; /* TOKEN: the likeliest tokens, falling */
-    const char *text;                   /* [text_bytes], a 0 byte behind it; "" if the kind has none */
+    const char *text;                   /* [text_bytes], a 0 byte behind it; "" if the kind has none. FINISHED: the stop string that was found */
     size_t text_bytes;
     di_end_reason reason; /* FINISHED, like all that follows */
     int32_t stop_index;   /* which stop string, or -1 */
@@ -245,7 +246,19 @@ typedef struct di_output {
      * reusable: cached_tokens says how much was. */
     di_miss_reason miss;
     int64_t miss_position;
+    int32_t unconstrained; /* FINISHED: non-zero: the request asks for a form of the answer that nothing enforces yet */
 } di_output;
+
+/* What a JSON request does not say. */
+typedef struct di_request_defaults {
+    size_t size;
+    double temperature, top_p; /* NaN = by the model's rules (NaN) */
+    double min_p;              /* (0) */
+    int64_t top_k, seed;       /* (0) */
+    int64_t max_tokens;        /* 0 = by the model's rules (0) */
+    int32_t thinking;          /* chat requests: non-zero: think first (1) */
+} di_request_defaults;
+DI_API void di_request_defaults_init(di_request_defaults *defaults, size_t size);
 
 typedef struct di_submission {
     size_t size;
@@ -268,6 +281,18 @@ typedef struct di_submission {
     int (*on_output)(void *user, const di_output *output);
     void *user;           /* passed on, not looked at */
     int32_t report_start; /* non-zero: the first record says that the request was given a place (DI_OUTPUT_STARTED) */
+    /* Several answers to one prompt: a submission for each, 0 <= sample < n_samples; those behind the first name it in `after`. Equal seeds give
+     * different answers then. 0 = 1. A JSON request whose n is another number is refused. */
+    int32_t sample, n_samples;
+    /* An earlier request of this tenant with the same beginning, 0 = none: this one waits, overtaken by others, until that one has computed what both
+     * have in common (or is over), and then finds it in the cache. No other effect; with no_reuse none at all. */
+    di_request_id after;
+    /* Positions, counted in tokens of the prompt, rising, 1 .. its length: what a later prompt needs to go on from there without computing anything again is
+     * kept, as it is at the end of each prompt and answer. It shares the state_slots with those: used longest ago goes first. */
+    const int32_t *save_at; /* [n_save_at] */
+    size_t n_save_at;
+    int64_t fork_at;                     /* di_engine_fork alone: tokens of the parent that the branch begins with; 0 = all so far */
+    const di_request_defaults *defaults; /* with json; NULL = those of di_request_defaults_init with the engine's seed */
 } di_submission;
 DI_API void di_submission_init(di_submission *submission, size_t size);
 
@@ -278,6 +303,15 @@ DI_API di_status di_engine_submit(di_engine *engine, const di_submission *submis
  * but a prompt may be longer than the context. Any thread. */
 DI_API di_status di_engine_prompt(const di_engine *engine, const di_submission *submission, int32_t *ids, size_t capacity, size_t *n,
                                   di_error *err);
+/* A branch of a live request: it begins with the tokens that the parent has when the driver gets to it (or the first fork_at of them, prompt and
+ * answer) and goes on by itself; the parent goes on too. What the parent has computed is shared: of tokens up to its present end one at most is computed
+ * again, of a branch further back what no kept state covers (save_at; the ends of prompts are kept). A chat answer goes on where it stands, inside its
+ * reasoning, text or call; records tell what is new, places of calls go on counting, and the parent's tokens count as prompt.
+ * In the submission: no text, ids, json, after, save_at and defaults; the tenant is the parent's. `sampling` NULL: the parent's, with what it has left of its
+ * max_tokens; then sample 0 continues as the parent does, bit for bit. Penalties and min_tokens count what the branch itself says.
+ * Refused at once: DI_ERR_NOT_FOUND (no such request any more) and as di_engine_submit; what depends on where the parent is then (it has ended, fork_at lies
+ * ahead of it or within the prompt of a chat request, the context is too short) is in the FINISHED record. Any thread. */
+DI_API di_status di_engine_fork(di_engine *engine, di_request_id parent, const di_submission *submission, di_request_id *id, di_error *err);
 /* Ask a request to end, in whatever state it is; its FINISHED record follows unless it ended by itself before. Returns 0 if there is no such
  * request (any more), else 1. Any thread. */
 DI_API int di_engine_cancel(di_engine *engine, di_request_id id);

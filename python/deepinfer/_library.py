@@ -20,7 +20,7 @@ class Error(Structure):
 class EngineConfig(Structure):
     _fields_ = [("size", c_size_t), ("model", c_char_p), ("isa", c_char_p), ("numerics", c_char_p), ("threads", c_int32),
                 ("max_batch", c_int32), ("prefill_chunk", c_int32), ("cache_blocks", c_int32), ("no_reuse", c_int32), ("state_slots", c_int32), ("context", c_int64), ("seed", c_int64),
-                ("progress", Progress), ("progress_context", c_void_p)]
+                ("progress", Progress), ("progress_context", c_void_p), ("max_unread", c_int32)]
 
 
 class MemoryPlan(Structure):
@@ -58,14 +58,22 @@ class Output(Structure):
                 ("reason", c_int), ("stop_index", c_int32), ("prompt_tokens", c_int64), ("completion_tokens", c_int64),
                 ("reasoning_tokens", c_int64), ("cached_tokens", c_int64), ("error", POINTER(Error)), ("start", c_int), ("thinking", c_int32),
                 ("phase", c_int), ("call_id", c_char_p), ("call_space", c_char_p), ("call_custom", c_int32), ("queue_ms", c_double),
-                ("first_token_ms", c_double), ("total_ms", c_double), ("miss", c_int), ("miss_position", c_int64)]
+                ("first_token_ms", c_double), ("total_ms", c_double), ("miss", c_int), ("miss_position", c_int64),
+                ("unconstrained", c_int32)]
+
+
+class RequestDefaults(Structure):
+    _fields_ = [("size", c_size_t), ("temperature", c_double), ("top_p", c_double), ("min_p", c_double), ("top_k", c_int64), ("seed", c_int64),
+                ("max_tokens", c_int64), ("thinking", c_int32)]
 
 
 class Submission(Structure):
     _fields_ = [("size", c_size_t), ("text", c_char_p), ("text_bytes", c_size_t), ("ids", POINTER(c_int32)), ("n_ids", c_size_t),
                 ("json", c_char_p), ("json_bytes", c_size_t), ("protocol", c_char_p), ("sampling", POINTER(SamplingOptions)),
                 ("forced", POINTER(c_int32)), ("n_forced", c_size_t), ("priority", c_int32), ("tenant", c_uint64), ("deadline_ms", c_int64),
-                ("on_output", c_void_p), ("user", c_void_p), ("report_start", c_int32)]
+                ("on_output", c_void_p), ("user", c_void_p), ("report_start", c_int32), ("sample", c_int32),
+                ("n_samples", c_int32), ("after", c_int64), ("save_at", POINTER(c_int32)), ("n_save_at", c_size_t), ("fork_at", c_int64),
+                ("defaults", POINTER(RequestDefaults))]
 
 
 class Stats(Structure):
@@ -102,6 +110,7 @@ _FUNCTIONS = {
     "di_engine_encode": (c_int, [c_void_p, c_char_p, c_size_t, c_int, POINTER(c_int32), c_size_t, POINTER(c_size_t), POINTER(Error)]),
     "di_engine_decode": (c_int, [c_void_p, POINTER(c_int32), c_size_t, c_void_p, c_size_t, POINTER(c_size_t), POINTER(Error)]),
     "di_engine_submit": (c_int, [c_void_p, POINTER(Submission), POINTER(c_int64), POINTER(Error)]),
+    "di_engine_fork": (c_int, [c_void_p, c_int64, POINTER(Submission), POINTER(c_int64), POINTER(Error)]),
     "di_engine_cancel": (c_int, [c_void_p, c_int64]),
     "di_engine_step": (c_int, [c_void_p, POINTER(c_int), POINTER(Error)]),
     "di_engine_flush": (c_int, [c_void_p, POINTER(Error)]),

@@ -3,6 +3,8 @@
 
 #include "base/threads.h"
 
+#include <math.h>
+
 /* ---------------------------------------------------------------- structs with a size */
 
 di_status di_take_struct(void *to, size_t bytes, const void *from, const char *name, di_error *err)
@@ -39,6 +41,13 @@ void di_sampling_options_init(di_sampling_options *options, size_t size)
         give_struct(options, size, &o, sizeof o);
 }
 
+void di_request_defaults_init(di_request_defaults *defaults, size_t size)
+{
+    di_request_defaults d = {.size = size, .temperature = NAN, .top_p = NAN, .thinking = 1};
+    if (defaults)
+        give_struct(defaults, size, &d, sizeof d);
+}
+
 void di_submission_init(di_submission *submission, size_t size)
 {
     di_submission s = {.size = size};
@@ -70,6 +79,7 @@ static di_status read_config(const di_engine_config *given, di_engine_config *ou
     TRY(check_range("state_slots", out->state_slots, 0, 4096, err));
     TRY(check_range("context", out->context, 0, 1 << 30, err));
     TRY(check_range("seed", out->seed, 0, INT64_MAX, err));
+    TRY(check_range("max_unread", out->max_unread, 0, INT32_MAX, err));
     *params = (struct di_model_params){
         .threads = out->threads, .isa = out->isa, .progress = out->progress, .progress_ctx = out->progress_context};
     CHECK(di_numerics_by_name(out->numerics ? out->numerics : "bf16", &params->numerics), err, DI_ERR_INVALID, "numerics",
@@ -165,6 +175,7 @@ di_status di_engine_open(const di_engine_config *config, di_engine **out, di_err
     e->inbox_end = &e->inbox;
     e->outbox_end = &e->outbox;
     e->seed = c.seed;
+    e->max_unread = c.max_unread ? c.max_unread : 65536;
     init_lock(e);
     e->name = last_component(c.model);
     CHECK(e->name, err, DI_ERR_MEMORY, "", "out of memory for an engine");

@@ -56,7 +56,7 @@ static void take_inbox(di_engine *e)
         pthread_mutex_unlock(&e->lock);
         if (cancel)
             di_api_request_end(r, DI_END_CANCELLED, NULL);
-        else if (di_completion_submit(r->answer, e->core, &r->core_id, &err) != DI_OK)
+        else if (di_api_request_start(r, &err) != DI_OK)
             di_api_request_end(r, DI_END_ERROR, &err);
     }
 }
@@ -225,6 +225,9 @@ const di_output *di_engine_poll(di_engine *e, int64_t timeout_ms)
         if (!e->outbox)
             e->outbox_end = &e->outbox;
         e->n_unread--;
+        struct di_api_request *r = di_api_request_find(e, rec->out.request);
+        if (r)
+            r->n_unread--;
     }
     pthread_mutex_unlock(&e->lock);
     return rec ? &rec->out : NULL;

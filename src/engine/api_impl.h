@@ -28,14 +28,22 @@ struct di_api_request {
     struct di_completion *answer;
     struct di_buf json; /* the request's text; its tree is in `arena` */
     struct di_arena arena;
-    int32_t *forced;
+    int32_t *forced, *save_at;
+    di_request_id after; /* of another request, or 0 */
+    bool branches;       /* from `after` */
+    bool as_parent;      /* with its sampling */
+    int64_t fork_at;
+    struct di_completion_defaults defaults; /* without a prompt */
+    struct di_chat_options options;
     int (*on_output)(void *user, const di_output *output);
     void *user;
     struct di_record *last; /* its FINISHED record: there is memory for the end */
     /* driver */
-    int64_t core_id; /* 0: not in the core */
-    bool muted;      /* the callback wants no more */
-    bool lost;       /* memory for a record ran out: the request ends as an error */
+    int64_t core_id;  /* 0: not in the core */
+    bool muted;       /* the callback wants no more */
+    bool lost;        /* memory for a record ran out: the request ends as an error */
+    bool unread;      /* too much of its output waits: likewise */
+    int64_t n_unread; /* shared: of its records in the outbox */
 };
 
 #define DI_API_BUCKETS 1024
@@ -47,7 +55,7 @@ struct di_engine {
     struct di_model *model;
     struct di_core *core;
     struct di_core_config core_config;
-    int64_t context, seed;
+    int64_t context, seed, max_unread;
     int n_blocks;
     char *name;
     bool has_lock;
@@ -76,9 +84,17 @@ struct di_engine {
 
 /* api_request.c */
 void di_api_request_destroy(struct di_api_request *r); /* NULL is allowed */
+/* Let its records follow from what its completion says; `start`: with the STARTED record. */
+void di_api_request_listen(struct di_api_request *r, bool start);
 /* Deliver the FINISHED record of a request that the core does not know (yet). `err` with DI_END_ERROR. */
 void di_api_request_end(struct di_api_request *r, enum di_end end, const di_error *err);
 void di_record_destroy(struct di_record *r); /* NULL is allowed */
+
+/* api_submit.c */
+/* A request without a FINISHED record, or NULL. The caller holds the lock. */
+struct di_api_request *di_api_request_find(di_engine *e, di_request_id id);
+/* Hand a request over to the core (driver). */
+di_status di_api_request_start(struct di_api_request *r, di_error *err);
 
 /* api_drive.c */
 /* Be the driver of an engine that is being closed: no thread of its own, no step, every request has ended. */

@@ -11,7 +11,7 @@ struct di_completion_defaults di_completion_defaults(void)
 
 /* ---------------------------------------------------------------- request -> ids and settings */
 
-static di_status refuse_unsupported(const struct di_chat *c, di_error *err)
+static di_status refuse_unsupported(const struct di_chat *c, int64_t n, di_error *err)
 {
     static const enum di_constraint_kind masks[] = {DI_CONSTRAIN_REGEX, DI_CONSTRAIN_GRAMMAR, DI_CONSTRAIN_CHOICE};
     if (c->n_images)
@@ -27,8 +27,8 @@ static di_status refuse_unsupported(const struct di_chat *c, di_error *err)
     } missing[] = {
         {"bad_words", c->sampling.n_bad_words > 0},
         {"allowed_token_ids", c->sampling.n_allowed_token_ids > 0},
-        {"n", c->sampling.n > 1},
-        {"best_of", c->sampling.best_of > 1},
+        {"n", c->sampling.n > 0 && c->sampling.n != (n ? n : 1)},
+        {"best_of", c->sampling.best_of > (n ? n : 1)},
         {"echo", c->sampling.echo == 1},
         {"prompt_logprobs", c->sampling.prompt_logprobs != INT64_MIN},
         {"truncate_prompt_tokens", c->sampling.truncate_prompt_tokens != INT64_MIN},
@@ -162,7 +162,7 @@ static void on_event(void *arg, const struct di_parse_event *event)
     di_message_add(&c->message, event);
     if (event->kind == DI_EVENT_CALL)
         name_call(c);
-    if (c->emit)
+    if (c->emit && !c->muted)
         c->emit(c->emit_arg, event);
 }
 
@@ -193,8 +193,9 @@ di_status di_completion_create(const struct di_completion_setup *setup, enum di_
     c->random = setup->random ? setup->random : di_entropy;
     c->random_ctx = setup->random_ctx;
     TRY(di_chat_create(protocol, request, setup->options, &c->chat, err));
-    TRY(refuse_unsupported(c->chat, err));
-    TRY(make_prompt(c, request, &setup->defaults, err));
+    TRY(refuse_unsupported(c->chat, setup->n, err));
+    if (!setup->branch)
+        TRY(make_prompt(c, request, &setup->defaults, err));
     if (c->chat->sampling.max_tokens == INT64_MIN)
         c->chat->sampling.max_tokens = setup->defaults.max_tokens;
     TRY(di_chat_max_tokens(c->chat, (int64_t)c->prompt.n, setup->context, &c->max_tokens, err));
@@ -204,6 +205,53 @@ di_status di_completion_create(const struct di_completion_setup *setup, enum di_
     c = NULL;
 out:
     di_completion_destroy(c);
+    return status;
+}
+
+static bool is_end(const struct di_completion *c, int32_t id)
+{
+    for (size_t i = 0; i < c->sampling.n_end_ids; i++)
+        if (c->end_ids[i] == id)
+            return true;
+    return false;
+}
+
+/* The parser gets what the branch begins with, so that it stands where that of `from` stood. */
+static di_status feed_silently(struct di_completion *c, const int32_t *ids, size_t n, di_error *err)
+{
+    di_status status = DI_OK;
+    c->muted = true;
+    for (size_t i = 0; i < n && status == DI_OK; i++)
+        if (!is_end(c, ids[i]))
+            status = di_parser_feed_id(c->parser, c->text->tokenizer, ids[i], err);
+    c->muted = false;
+    if (status == DI_OK && di_parser_stopped(c->parser))
+        status = di_fail(err, DI_ERR_INVALID, "stop", "a stop string stands in the answer before the branch");
+    return status;
+}
+
+di_status di_completion_branch(struct di_completion *c, const struct di_completion *from, int64_t at, bool left, int64_t context,
+                               di_error *err)
+{
+    di_status status = DI_OK;
+    int64_t n_prompt = (int64_t)from->prompt.n, most = n_prompt + (int64_t)from->ids.n;
+    at = at ? at : most;
+    CHECK(at >= 1 && at <= most, err, DI_ERR_INVALID, "fork_at", "the request has %lld tokens so far, a branch behind %lld is not possible",
+          (long long)most, (long long)at);
+    CHECK(at >= n_prompt || c->chat->protocol == DI_PROTOCOL_COMPLETION, err, DI_ERR_INVALID, "fork_at",
+          "a chat request can branch behind its prompt of %lld tokens only, not behind %lld", (long long)n_prompt, (long long)at);
+    CHECK(di_ids_reserve(&c->prompt, (size_t)at), err, DI_ERR_MEMORY, "", "out of memory for %lld ids", (long long)at);
+    size_t of_prompt = (size_t)(at < n_prompt ? at : n_prompt), of_answer = (size_t)at - of_prompt;
+    memcpy(c->prompt.v, from->prompt.v, of_prompt * sizeof *c->prompt.v);
+    if (of_answer)
+        memcpy(c->prompt.v + of_prompt, from->ids.v, of_answer * sizeof *c->prompt.v);
+    c->prompt.n = (size_t)at;
+    if (left)
+        c->max_tokens = from->max_tokens - (int64_t)of_answer;
+    else
+        TRY(di_chat_max_tokens(c->chat, at, context, &c->max_tokens, err));
+    TRY(feed_silently(c, from->ids.v, of_answer, err));
+out:
     return status;
 }
 
@@ -270,14 +318,6 @@ static void keep_logprobs(struct di_completion *c, const struct di_sample *s, bo
         di_buf_addc(b, '}');
     }
     di_buf_adds(b, "]}");
-}
-
-static bool is_end(const struct di_completion *c, int32_t id)
-{
-    for (size_t i = 0; i < c->sampling.n_end_ids; i++)
-        if (c->end_ids[i] == id)
-            return true;
-    return false;
 }
 
 /* A preempted request starts again and finds its own tokens: what counts is the first time. */

@@ -32,8 +32,8 @@ struct di_completion {
     struct di_message message;
     struct di_buf logprobs[2]; /* entries of the content and of the reasoning, separated by commas */
     enum di_end end;
-    bool begun, done;
-    di_error err; /* with DI_END_ERROR, or if the text could not be parsed */
+    bool begun, done, muted; /* muted: events are not passed on */
+    di_error err;            /* with DI_END_ERROR, or if the text could not be parsed */
 
     /* Set by the owner before submit, if at all. */
     struct di_request schedule;                              /* priority, tenant, deadline, sample and forced tokens of this are used */
@@ -53,6 +53,8 @@ struct di_completion_setup {
     const struct di_chat_options *options; /* NULL: the defaults of the chat encoding */
     struct di_completion_defaults defaults;
     int64_t context;           /* tokens of one request */
+    int64_t n;                 /* answers that the caller makes of it; a request that says another number is refused. 0 = 1 */
+    bool branch;               /* the prompt comes later, by di_completion_branch */
     di_entropy_source *random; /* for ids of calls; NULL: di_entropy */
     void *random_ctx;
 };
@@ -62,6 +64,11 @@ struct di_completion_setup {
 di_status di_completion_create(const struct di_completion_setup *setup, enum di_protocol protocol, const struct di_json *request,
                                struct di_completion **out, di_error *err);
 void di_completion_destroy(struct di_completion *c);
+/* Go on from the first `at` tokens of a live answer (0: all so far), which become the prompt: c was created with setup.branch from the same request,
+ * perhaps with other sampling fields. `left`: it has as many tokens as `from` had left there, else as its own fields say. Events tell what is new;
+ * `message` is the whole. DI_ERR_INVALID: there are not so many tokens, or what they say has ended already by c's stop strings. */
+di_status di_completion_branch(struct di_completion *c, const struct di_completion *from, int64_t at, bool left, int64_t context,
+                               di_error *err);
 /* Would the engine take it? Any thread (di_core_check). */
 di_status di_completion_check(const struct di_completion *c, const struct di_core *e, di_error *err);
 /* Hand it to the engine; it must live until `done`. */

@@ -1,0 +1,480 @@
+/* The public API on the nano model: branches of live requests, several answers over one prefill, states at chosen positions, limits of output. */
+#include "base/mem.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define NANO DI_SOURCE_DIR "/models/nano"
+#define BLOCKS 40
+#define STORY \
+    "Once upon a time there was a little girl who lived in a village near the forest. One day her mother said to her that she should "
+static const char question[] =
+    "{\"messages\": [{\"role\": \"user\", \"content\": \"What is the capital of France?\"}], \"temperature\": 0.8}";
+
+static di_engine *engine;
+
+static int open_engine(void **state)
+{
+    di_engine_config c;
+    di_error err;
+    (void)state;
+    di_engine_config_init(&c, sizeof c);
+    c.model = NANO;
+    c.context = 512;
+    c.max_batch = 4;
+    c.prefill_chunk = 32;
+    c.cache_blocks = BLOCKS;
+    c.threads = 1;
+    c.max_unread = 150;
+    if (di_engine_open(&c, &engine, &err) == DI_OK)
+        return 0;
+    fprintf(stderr, "%s: %s\n", err.where, err.message);
+    return -1;
+}
+
+static int close_engine(void **state)
+{
+    (void)state;
+    di_engine_close(engine);
+    return 0;
+}
+
+/* ---------------------------------------------------------------- requests */
+
+struct answer {
+    int32_t tokens[512];
+    int n, finished;
+    char text[4096], reasoning[4096], stop[32];
+    di_end_reason reason;
+    di_error error;
+    int64_t prompt_tokens, cached_tokens;
+    int quit_after; /* tokens after which the callback wants no more, 0 = never */
+};
+
+static int take(void *user, const di_output *o)
+{
+    struct answer *a = user;
+    assert_false(a->finished);
+    if (o->kind == DI_OUTPUT_TOKEN)
+        a->tokens[a->n++] = o->token;
+    else if (o->kind == DI_OUTPUT_TEXT)
+        strncat(a->text, o->text, sizeof a->text - strlen(a->text) - 1);
+    else if (o->kind == DI_OUTPUT_REASONING)
+        strncat(a->reasoning, o->text, sizeof a->reasoning - strlen(a->reasoning) - 1);
+    else if (o->kind == DI_OUTPUT_FINISHED) {
+        a->finished = 1;
+        a->reason = o->reason;
+        a->prompt_tokens = o->prompt_tokens;
+        a->cached_tokens = o->cached_tokens;
+        snprintf(a->stop, sizeof a->stop, "%s", o->text);
+        if (o->error)
+            a->error = *o->error;
+    }
+    return a->n != a->quit_after || !a->n;
+}
+
+static di_sampling_options sampling(double temperature, int64_t max_tokens)
+{
+    di_sampling_options o;
+    di_sampling_options_init(&o, sizeof o);
+    o.temperature = temperature;
+    o.max_tokens = max_tokens;
+    o.ignore_eos = 1;
+    o.seed = 7;
+    return o;
+}
+
+static di_submission request(const char *text, const di_sampling_options *o, struct answer *a)
+{
+    di_submission s;
+    di_submission_init(&s, sizeof s);
+    memset(a, 0, sizeof *a);
+    s.text = text;
+    s.text_bytes = text ? strlen(text) : 0;
+    s.sampling = o;
+    s.on_output = take;
+    s.user = a;
+    return s;
+}
+
+static di_request_id submit(const di_submission *s)
+{
+    di_error err = {0};
+    di_request_id id = 0;
+    if (di_engine_submit(engine, s, &id, &err) != DI_OK)
+        fail_msg("%s: %s", err.where, err.message);
+    return id;
+}
+
+static di_request_id fork_of(di_request_id parent, const di_submission *s)
+{
+    di_error err = {0};
+    di_request_id id = 0;
+    if (di_engine_fork(engine, parent, s, &id, &err) != DI_OK)
+        fail_msg("%s: %s", err.where, err.message);
+    assert_true(id > parent);
+    return id;
+}
+
+static void steps(int n)
+{
+    while (n-- > 0)
+        assert_int_equal(di_engine_step(engine, NULL, NULL), DI_OK);
+}
+
+static di_engine_stats stats(void)
+{
+    di_engine_stats s;
+    assert_int_equal(di_engine_get_stats(engine, &s, sizeof s, NULL), DI_OK);
+    return s;
+}
+
+static void run(void)
+{
+    assert_int_equal(di_engine_run(engine, NULL), DI_OK);
+    assert_int_equal(di_engine_flush(engine, NULL), DI_OK);
+    di_engine_stats s = stats();
+    assert_int_equal(s.running + s.waiting, 0);
+    assert_int_equal(s.free_blocks, BLOCKS);
+}
+
+/* ---------------------------------------------------------------- branches */
+
+/* With the parent's sampling a branch says what the parent goes on to say, wherever it leaves; one token is computed again. */
+static void test_branch_continues_as_the_parent(void **state)
+{
+    di_sampling_options o = sampling(1, 60);
+    (void)state;
+    for (int when = 1; when < 70; when += 7) {
+        struct answer parent, branch;
+        char prompt[400];
+        snprintf(prompt, sizeof prompt, "%d. " STORY, when); /* nobody has computed it before */
+        di_submission s = request(prompt, &o, &parent), f = request(NULL, NULL, &branch);
+        di_request_id id = submit(&s);
+        steps(when);
+        if (parent.finished)
+            break;
+        uint64_t rows = stats().prompt_rows;
+        int said = parent.n;
+        size_t text = strlen(parent.text);
+        fork_of(id, &f);
+        run();
+        assert_int_equal(branch.reason, DI_REASON_LENGTH);
+        assert_int_equal(branch.n, 60 - said);
+        assert_memory_equal(branch.tokens, parent.tokens + said, sizeof(int32_t) * (size_t)branch.n);
+        assert_string_equal(branch.text, parent.text + text);
+        assert_int_equal(branch.prompt_tokens, parent.prompt_tokens + said);
+        assert_int_equal(branch.cached_tokens, branch.prompt_tokens - 1);
+        if (said)
+            assert_int_equal(stats().prompt_rows - rows, 1);
+    }
+}
+
+/* A branch of a chat answer goes on inside its reasoning and comes to the answer by itself. */
+static void test_branch_of_a_chat(void **state)
+{
+    (void)state;
+    for (int after = 2; after < 60; after += 9) {
+        struct answer parent, branch;
+        di_submission s = request(NULL, NULL, &parent), f = request(NULL, NULL, &branch);
+        s.json = question;
+        s.json_bytes = strlen(question);
+        di_request_id id = submit(&s);
+        while (parent.n < after && !parent.finished)
+            steps(1);
+        if (parent.finished)
+            break;
+        size_t reasoning = strlen(parent.reasoning), text = strlen(parent.text);
+        fork_of(id, &f);
+        run();
+        assert_int_equal(parent.reason, DI_REASON_STOP);
+        assert_int_equal(branch.reason, DI_REASON_STOP);
+        assert_string_equal(branch.reasoning, parent.reasoning + reasoning);
+        assert_string_equal(branch.text, parent.text + text);
+    }
+}
+
+/* Own sampling, own limit, own stop string; at a chosen place; of a branch; other samples differ. */
+static void test_branch_of_its_own(void **state)
+{
+    static const char *const stops[] = {"e", "q"};
+    di_sampling_options o = sampling(1, 60), own = sampling(0, 9), stopping = sampling(1, 50);
+    struct answer parent, greedy, early, second, stopped, of_branch, alone;
+    di_submission s = request(STORY, &o, &parent), f = request(NULL, &own, &greedy), g = request(NULL, NULL, &early);
+    di_submission h = request(NULL, NULL, &second), k = request(NULL, &stopping, &stopped), m = request(NULL, NULL, &of_branch);
+    (void)state;
+    stopping.stop = stops;
+    stopping.n_stop = 2;
+    di_request_id id = submit(&s);
+    while (parent.n < 20)
+        steps(1);
+    int said = parent.n;
+    di_request_id branch = fork_of(id, &f);
+    g.fork_at = 10; /* inside the prompt */
+    fork_of(id, &g);
+    h.sample = 1;
+    h.n_samples = 2;
+    fork_of(id, &h);
+    k.fork_at = 0;
+    run();
+    assert_int_equal(greedy.n, 9);
+    assert_int_equal(early.prompt_tokens, 10);
+    assert_int_equal(early.n, 60);
+    assert_memory_not_equal(second.tokens, parent.tokens + said, sizeof(int32_t) * (size_t)second.n);
+
+    int32_t ids[512];
+    size_t n; /* the same ids as a prompt of their own give the same answer */
+    assert_int_equal(di_engine_prompt(engine, &s, ids, 512, &n, NULL), DI_OK);
+    memcpy(ids + n, parent.tokens, sizeof(int32_t) * (size_t)said);
+    di_submission a = request(NULL, &own, &alone);
+    a.ids = ids;
+    a.n_ids = n + (size_t)said;
+    submit(&a);
+    run();
+    assert_memory_equal(alone.tokens, greedy.tokens, sizeof(int32_t) * 9);
+
+    id = submit(&s);
+    memset(&parent, 0, sizeof parent);
+    assert_int_equal(di_engine_fork(engine, branch, &f, NULL, NULL), DI_ERR_NOT_FOUND);
+    own.max_tokens = 40;
+    memset(&greedy, 0, sizeof greedy);
+    branch = fork_of(id, &f); /* in the same inbox as its parent, and a branch of the branch */
+    fork_of(branch, &m);
+    run();
+    assert_int_equal(of_branch.n, 40);
+    assert_memory_equal(of_branch.tokens, greedy.tokens, sizeof(int32_t) * 40);
+
+    memset(&parent, 0, sizeof parent);
+    id = submit(&s);
+    steps(5);
+    fork_of(id, &k);
+    run();
+    assert_int_equal(stopped.reason, stopped.error.code ? DI_REASON_ERROR : DI_REASON_STOP);
+    assert_string_equal(stopped.error.code ? "e" : stopped.stop, "e");
+}
+
+static void test_bad_branches(void **state)
+{
+    di_sampling_options o = sampling(0, 60), bad = sampling(3, 5), big = sampling(0, 500);
+    struct answer parent, branch[3];
+    di_submission s = request(STORY, &o, &parent), f = request("x", NULL, &branch[0]);
+    di_error err;
+    (void)state;
+    di_request_id id = submit(&s), none = 5;
+    assert_int_equal(di_engine_fork(engine, id, &f, &none, &err), DI_ERR_INVALID);
+    assert_int_equal(none, 0);
+    f = request(NULL, &bad, &branch[0]);
+    assert_int_equal(di_engine_fork(engine, id, &f, NULL, &err), DI_ERR_INVALID);
+    assert_string_equal(err.where, "temperature");
+    f.sampling = NULL;
+    f.fork_at = -1;
+    assert_int_equal(di_engine_fork(engine, id, &f, NULL, &err), DI_ERR_INVALID);
+    assert_int_equal(di_engine_fork(engine, 1 << 30, &f, NULL, &err), DI_ERR_INVALID);
+    f.fork_at = 0;
+    assert_int_equal(di_engine_fork(engine, 1 << 30, &f, NULL, &err), DI_ERR_NOT_FOUND);
+    assert_int_equal(di_engine_fork(engine, 0, &f, NULL, &err), DI_ERR_NOT_FOUND);
+    assert_int_equal(di_engine_fork(NULL, id, &f, NULL, &err), DI_ERR_INVALID);
+    assert_int_equal(di_engine_submit(engine, &f, NULL, &err), DI_ERR_INVALID); /* no prompt */
+    /* What only the driver can tell. */
+    f.fork_at = 400;
+    fork_of(id, &f);
+    f = request(NULL, &big, &branch[1]);
+    fork_of(id, &f);
+    steps(20);
+    assert_int_equal(di_engine_cancel(engine, id), 1);
+    f = request(NULL, NULL, &branch[2]);
+    fork_of(id, &f); /* the cancel may be seen first, or not */
+    run();
+    assert_int_equal(branch[0].error.code, DI_ERR_INVALID);
+    assert_string_equal(branch[0].error.where, "fork_at");
+    assert_int_equal(branch[1].error.code, DI_ERR_LIMIT);
+    assert_true(branch[2].finished);
+}
+
+/* ---------------------------------------------------------------- siblings, states */
+
+static void test_samples_over_one_prefill(void **state)
+{
+    di_sampling_options o = sampling(1, 30);
+    struct answer a[4], alone;
+    di_request_id first = 0;
+    (void)state;
+    uint64_t rows = stats().prompt_rows;
+    for (int i = 0; i < 4; i++) {
+        di_submission s = request("Siblings. " STORY, &o, &a[i]);
+        s.sample = i;
+        s.n_samples = 4;
+        s.after = first;
+        di_request_id id = submit(&s);
+        first = first ? first : id;
+    }
+    run();
+    assert_int_equal(stats().prompt_rows - rows, a[0].prompt_tokens + 3);
+    for (int i = 0; i < 4; i++) {
+        di_submission s = request("Siblings. " STORY, &o, &alone);
+        s.sample = i;
+        s.n_samples = 4;
+        submit(&s);
+        run();
+        assert_memory_equal(alone.tokens, a[i].tokens, sizeof(int32_t) * 30);
+        for (int k = 0; k < i; k++)
+            assert_memory_not_equal(a[k].tokens, a[i].tokens, sizeof(int32_t) * 30);
+        assert_int_equal(a[i].cached_tokens, i ? a[i].prompt_tokens - 1 : a[0].cached_tokens);
+    }
+    di_submission s = request("x", &o, &alone);
+    di_error err;
+    s.after = 1 << 30;
+    assert_int_equal(di_engine_submit(engine, &s, NULL, &err), DI_ERR_INVALID);
+    assert_string_equal(err.where, "after");
+    s.after = 0;
+    s.sample = 1;
+    assert_int_equal(di_engine_submit(engine, &s, NULL, &err), DI_ERR_INVALID);
+    assert_string_equal(err.where, "sample");
+    s.sample = 0;
+    s.text = NULL;
+    s.sampling = NULL;
+    s.json = "{\"prompt\": \"x\", \"max_tokens\": 3, \"n\": 2}";
+    s.json_bytes = strlen(s.json);
+    s.protocol = "completion";
+    assert_int_equal(di_engine_submit(engine, &s, NULL, &err), DI_ERR_UNSUPPORTED);
+    s.n_samples = 2;
+    submit(&s);
+    run();
+    assert_int_equal(alone.n, 3);
+}
+
+static void test_states_where_the_caller_asks(void **state)
+{
+    static const int32_t places[] = {20, 45}, wrong[] = {20, 1000};
+    di_sampling_options o = sampling(0, 4);
+    struct answer a;
+    int32_t ids[64];
+    di_error err;
+    (void)state;
+    for (int i = 0; i < 64; i++)
+        ids[i] = 300 + i;
+    di_submission s = request(NULL, &o, &a);
+    s.ids = ids;
+    s.n_ids = 64;
+    s.save_at = wrong;
+    s.n_save_at = 2;
+    assert_int_equal(di_engine_submit(engine, &s, NULL, &err), DI_ERR_INVALID);
+    assert_string_equal(err.where, "save_at");
+    s.save_at = places;
+    submit(&s);
+    run();
+    for (int i = 0; i < 2; i++) {
+        ids[places[i]] = 100; /* another prompt, from there on */
+        s = request(NULL, &o, &a);
+        s.ids = ids;
+        s.n_ids = 64;
+        submit(&s);
+        run();
+        assert_int_equal(a.cached_tokens, places[i]);
+        ids[places[i]] = 300 + places[i];
+    }
+}
+
+/* ---------------------------------------------------------------- limits */
+
+/* A request whose records nobody reads ends by itself, and reading later gives what was kept and the reason. */
+static void test_unread_output_is_bounded(void **state)
+{
+    di_sampling_options o = sampling(0, 300);
+    struct answer reader, never;
+    di_submission s = request(STORY, &o, &never);
+    int n = 0;
+    (void)state;
+    s.on_output = NULL;
+    submit(&s);
+    run();
+    assert_int_equal(stats().unread, 150 + 1);
+    for (const di_output *out; (out = di_engine_poll(engine, 0)) != NULL; di_output_free(engine, out), n++)
+        take(&never, out);
+    assert_int_equal(n, 151);
+    assert_int_equal(never.reason, DI_REASON_ERROR);
+    assert_int_equal(never.error.code, DI_ERR_LIMIT);
+    assert_string_equal(never.error.where, "max_unread");
+
+    memset(&reader, 0, sizeof reader); /* whoever reads meanwhile has no limit */
+    submit(&s);
+    for (int busy = 1; busy;) {
+        assert_int_equal(di_engine_step(engine, &busy, NULL), DI_OK);
+        for (const di_output *out; (out = di_engine_poll(engine, 0)) != NULL; di_output_free(engine, out))
+            take(&reader, out);
+    }
+    assert_int_equal(reader.n, 300);
+    assert_int_equal(reader.reason, DI_REASON_LENGTH);
+}
+
+/* Callbacks that do nothing with the records, and callbacks that want no more: nothing stays behind. */
+static void test_callbacks_that_throw_away_results_do_not_leak(void **state)
+{
+    di_sampling_options o = sampling(1, 40);
+    struct answer a[8];
+    (void)state;
+    uint64_t calls = 0;
+    for (int round = 0; round < 4; round++) {
+        if (round == 3)
+            calls = di_mem_calls();
+        for (int i = 0; i < 8; i++) {
+            di_submission s = request(STORY, &o, &a[i]);
+            a[i].quit_after = i % 2 ? 1 + i : 0;
+            submit(&s);
+        }
+        run();
+        for (int i = 0; i < 8; i++)
+            assert_int_equal(a[i].reason, i % 2 ? DI_REASON_CANCELLED : DI_REASON_LENGTH);
+        assert_int_equal(stats().unread, 0);
+    }
+    assert_true(di_mem_calls() - calls < 8 * 60); /* of submissions; records of 300 tokens would be many more */
+}
+
+static void test_impossible_requests_are_refused_with_the_reason(void **state)
+{
+    di_engine_config c;
+    di_engine *small;
+    di_sampling_options o = sampling(0, 300);
+    struct answer a;
+    di_submission s = request("x", &o, &a);
+    di_error err;
+    (void)state;
+    di_engine_config_init(&c, sizeof c);
+    c.model = NANO;
+    c.context = 512;
+    c.max_batch = 2;
+    c.cache_blocks = 3;
+    c.threads = 1;
+    assert_int_equal(di_engine_open(&c, &small, NULL), DI_OK);
+    assert_int_equal(di_engine_submit(small, &s, NULL, &err), DI_ERR_LIMIT);
+    assert_string_equal(err.message, "302 tokens need 5 cache blocks, the pool has 3");
+    o.max_tokens = 600;
+    assert_int_equal(di_engine_submit(small, &s, NULL, &err), DI_ERR_LIMIT);
+    assert_non_null(strstr(err.message, "512 tokens"));
+    o.max_tokens = 20; /* and nobody is blocked */
+    assert_int_equal(di_engine_submit(small, &s, NULL, &err), DI_OK);
+    assert_int_equal(di_engine_run(small, NULL), DI_OK);
+    assert_int_equal(a.n, 20);
+    di_engine_close(small);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_branch_continues_as_the_parent),
+        cmocka_unit_test(test_branch_of_a_chat),
+        cmocka_unit_test(test_branch_of_its_own),
+        cmocka_unit_test(test_bad_branches),
+        cmocka_unit_test(test_samples_over_one_prefill),
+        cmocka_unit_test(test_states_where_the_caller_asks),
+        cmocka_unit_test(test_unread_output_is_bounded),
+        cmocka_unit_test(test_callbacks_that_throw_away_results_do_not_leak),
+        cmocka_unit_test(test_impossible_requests_are_refused_with_the_reason),
+    };
+    return cmocka_run_group_tests(tests, open_engine, close_engine);
+}
