@@ -64,9 +64,12 @@ enum di_dialect di_route_dialect(enum di_route route);
 struct di_response_store; /* response_store.h */
 
 struct di_exchange_setup {
-    di_engine *engine;        /* borrowed, like all pointers here */
-    const char *const *names; /* [n_names] the first is the model's own, the others are aliases that /v1/models lists too */
+    di_engine *engine; /* borrowed, like all pointers here */
+    const char *const
+        *names; /* [n_names] the first is the model's own, the others are aliases; one that ends in '*' stands for all that begin so */
     size_t n_names;
+    int64_t created;                 /* seconds since 1970, of the models that are listed */
+    bool fixed_seeds;                /* a request without a seed gets the engine's; else one by `random` */
     bool reject_unknown_models;      /* else any name is answered and echoed (§4.1) */
     bool usage_on_finish;            /* streamed chat usage the DeepSeek way: on the chunk with finish_reason, always (§4.3) */
     bool reasoning_twin;             /* also emit `reasoning` beside `reasoning_content` */

@@ -1,0 +1,456 @@
+/* Life of an exchange: reading the request, submissions, records, the end. The dialects are in protocol_*.c. */
+#include "server/protocol_impl.h"
+
+#include "base/entropy.h"
+
+#include <math.h>
+#include <stdio.h>
+
+static const struct {
+    const struct di_dialect_ops *ops;
+    const char *protocol;
+    enum di_dialect dialect;
+    bool has_body;
+} routes[] = {
+    [DI_ROUTE_CHAT] = {&di_chat_ops, "chat", DI_DIALECT_OPENAI, true},
+    [DI_ROUTE_COMPLETIONS] = {&di_completions_ops, "completion", DI_DIALECT_OPENAI, true},
+    [DI_ROUTE_MESSAGES] = {&di_messages_ops, "messages", DI_DIALECT_ANTHROPIC, true},
+    [DI_ROUTE_COUNT_TOKENS] = {NULL, "messages", DI_DIALECT_ANTHROPIC, true},
+    [DI_ROUTE_RESPONSES] = {&di_responses_ops, "responses", DI_DIALECT_OPENAI, true},
+    [DI_ROUTE_RESPONSE_GET] = {NULL, "", DI_DIALECT_OPENAI, false},
+    [DI_ROUTE_RESPONSE_DELETE] = {NULL, "", DI_DIALECT_OPENAI, false},
+    [DI_ROUTE_MODELS] = {NULL, "", DI_DIALECT_OPENAI, false},
+    [DI_ROUTE_MODEL] = {NULL, "", DI_DIALECT_OPENAI, false},
+    [DI_ROUTE_TOKENIZE] = {NULL, "", DI_DIALECT_OPENAI, true},
+    [DI_ROUTE_DETOKENIZE] = {NULL, "", DI_DIALECT_OPENAI, true},
+};
+
+enum di_dialect di_route_dialect(enum di_route route)
+{
+    return routes[route].dialect;
+}
+
+/* ---------------------------------------------------------------- reading */
+
+const struct di_json *di_field(const struct di_json *object, const char *key)
+{
+    const struct di_json *v = di_json_get(object, key);
+    return di_json_is(v, DI_JSON_NULL) ? NULL : v;
+}
+
+bool di_field_true(const struct di_json *object, const char *key)
+{
+    const struct di_json *v = di_field(object, key);
+    return di_json_is(v, DI_JSON_BOOL) && v->boolean;
+}
+
+struct di_str di_field_string(const struct di_json *object, const char *key)
+{
+    const struct di_json *v = di_field(object, key);
+    return di_json_is(v, DI_JSON_STRING) ? v->text : (struct di_str){0};
+}
+
+int64_t di_field_int(const struct di_json *object, const char *key, int64_t otherwise)
+{
+    int64_t x;
+    return di_json_int(di_field(object, key), &x) ? x : otherwise;
+}
+
+di_status di_exchange_make_answers(struct di_exchange *x, size_t bodies, size_t samples, di_error *err)
+{
+    size_t most = x->setup->max_submissions > 0 ? (size_t)x->setup->max_submissions : 128, n;
+    if (!di_mul(bodies, samples, &n) || n > most)
+        return di_fail(err, DI_ERR_INVALID, "n", "%zu prompts with %zu samples each are more than the %zu that one request may have",
+                       bodies, samples, most);
+    x->bodies = di_calloc(bodies, sizeof *x->bodies);
+    x->answers = di_calloc(n, sizeof *x->answers);
+    if (!x->bodies || !x->answers)
+        return di_fail(err, DI_ERR_MEMORY, "", "out of memory for a request");
+    x->n_answers = n;
+    x->n_samples = samples;
+    return DI_OK;
+}
+
+/* Objects end in a brace: what is put before it overrides what stands in front. */
+di_status di_exchange_take_body(struct di_exchange *x, size_t i, struct di_str extra, di_error *err)
+{
+    struct di_str body = x->request.body;
+    struct di_buf *b = &x->bodies[i];
+    while (body.n && body.p[body.n - 1] != '}')
+        body.n--;
+    di_buf_reserve(b, body.n + extra.n + 1);
+    di_buf_add(b, body.p, body.n - 1);
+    if (x->json->count == 0 && extra.n) { /* the comma in front would be one too many */
+        extra.p++;
+        extra.n--;
+    }
+    di_buf_addv(b, extra);
+    di_buf_addc(b, '}');
+    return di_buf_ok(b, err);
+}
+
+static di_status random_bytes(const struct di_exchange_setup *s, void *bytes, size_t n, di_error *err)
+{
+    if (!(s->random ? s->random(s->random_ctx, bytes, n) : di_entropy(NULL, bytes, n)))
+        return di_fail(err, DI_ERR_IO, "", "the system gives no random bytes");
+    return DI_OK;
+}
+
+/* A request without a seed gets one of its own. */
+static di_status choose_seed(struct di_exchange *x, di_error *err)
+{
+    uint64_t seed;
+    if (x->setup->fixed_seeds)
+        return DI_OK;
+    di_request_defaults_init(&x->defaults, sizeof x->defaults);
+    di_status status = random_bytes(x->setup, &seed, sizeof seed, err);
+    x->defaults.seed = (int64_t)(seed >> 1);
+    return status;
+}
+
+/* request_id, if the client gave one of harmless letters, is part of the id (spec/encoding.md §4.2). */
+static di_status make_id(struct di_exchange *x, di_error *err)
+{
+    unsigned char r[16];
+    struct di_str given = di_field_string(x->json, "request_id");
+    bool plain = given.n > 0 && given.n <= 40;
+    for (size_t i = 0; plain && i < given.n; i++) {
+        char c = given.p[i];
+        plain = (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '-' || c == '_' || c == '.';
+    }
+    if (plain) {
+        snprintf(x->id, sizeof x->id, "%s%.*s", x->ops->id_prefix, (int)given.n, given.p);
+        return DI_OK;
+    }
+    di_status status = random_bytes(x->setup, r, sizeof r, err);
+    int n = snprintf(x->id, sizeof x->id, "%s", x->ops->id_prefix);
+    for (size_t i = 0; i < sizeof r; i++)
+        n += snprintf(x->id + n, sizeof x->id - (size_t)n, "%02x", r[i]);
+    return status;
+}
+
+bool di_model_known(const struct di_exchange_setup *setup, struct di_str name)
+{
+    for (size_t i = 0; i < setup->n_names; i++) {
+        struct di_str known = di_str_c(setup->names[i]);
+        bool all = known.n && known.p[known.n - 1] == '*';
+        if (all ? di_str_starts(name, (struct di_str){known.p, known.n - 1}) : di_str_eq(name, known))
+            return true;
+    }
+    return false;
+}
+
+static di_status read_model(struct di_exchange *x, struct di_http_error *error, di_error *err)
+{
+    struct di_str name = di_field_string(x->json, "model");
+    if (!name.n)
+        name = di_str_c(x->setup->n_names ? x->setup->names[0] : "");
+    else if (x->setup->reject_unknown_models && !di_model_known(x->setup, name)) {
+        di_http_error_set(error, 404, "model_not_found", "model", "The model \"%.*s\" does not exist here.",
+                          (int)(name.n < 80 ? name.n : 80), name.p);
+        return DI_ERR_NOT_FOUND;
+    }
+    x->model = di_arena_strndup(&x->arena, name.p, name.n);
+    return x->model ? DI_OK : di_fail(err, DI_ERR_MEMORY, "", "out of memory for a request");
+}
+
+static di_status read_request(struct di_exchange *x, struct di_http_error *error, di_error *err)
+{
+    /* More values than any context has tokens: a request cannot ask for a hundred times its own memory. */
+    static const struct di_json_limits limits = {.max_values = (size_t)4 << 20};
+    di_status status = DI_OK;
+    if (routes[x->request.route].has_body) {
+        TRY(di_json_parse(x->request.body, &limits, &x->arena, &x->json, err));
+        CHECK(di_json_is(x->json, DI_JSON_OBJECT), err, DI_ERR_INVALID, "", "the body must be a JSON object, not %s",
+              di_json_type_name(x->json));
+        TRY(read_model(x, error, err));
+    }
+    if (!x->ops)
+        return di_exchange_reply(x, err);
+    TRY(make_id(x, err));
+    TRY(choose_seed(x, err));
+    x->stream = di_field_true(x->json, "stream");
+    TRY(x->ops->read(x, err));
+out:
+    return status;
+}
+
+di_status di_exchange_create(const struct di_exchange_setup *setup, const struct di_exchange_request *request, struct di_exchange **out,
+                             struct di_http_error *error)
+{
+    di_error err = {0};
+    di_status status = DI_ERR_MEMORY;
+    *out = NULL;
+    error->status = 0;
+    struct di_exchange *x = di_calloc(1, sizeof *x);
+    if (!x) {
+        di_http_error_set(error, 503, NULL, "", "out of memory for a request");
+        return status;
+    }
+    di_arena_init(&x->arena);
+    x->setup = setup;
+    x->request = *request;
+    x->ops = routes[request->route].ops;
+    x->protocol = routes[request->route].protocol;
+    x->status = 200;
+    status = read_request(x, error, &err);
+    if (status == DI_OK) {
+        *out = x;
+        return DI_OK;
+    }
+    if (!error->status)
+        di_http_error_from(error, &err);
+    di_exchange_destroy(x);
+    return status;
+}
+
+static void answer_fini(struct di_answer *a)
+{
+    di_buf_fini(&a->reasoning);
+    di_buf_fini(&a->content);
+    di_buf_fini(&a->stop);
+    di_buf_fini(&a->content_tokens.entries);
+    di_buf_fini(&a->reasoning_tokens.entries);
+    for (size_t i = 0; i < a->n_calls; i++) {
+        di_buf_fini(&a->calls[i].name);
+        di_buf_fini(&a->calls[i].arguments);
+        di_buf_fini(&a->calls[i].id);
+        di_buf_fini(&a->calls[i].space);
+    }
+    di_free(a->calls);
+}
+
+void di_exchange_destroy(struct di_exchange *x)
+{
+    if (!x)
+        return;
+    if (x->ops && x->ops->free)
+        x->ops->free(x);
+    for (size_t i = 0; i < x->n_answers; i++)
+        answer_fini(&x->answers[i]);
+    for (size_t i = 0; x->bodies && x->n_samples && i < x->n_answers / x->n_samples; i++)
+        di_buf_fini(&x->bodies[i]);
+    di_free(x->answers);
+    di_free(x->bodies);
+    di_buf_fini(&x->reply);
+    di_arena_fini(&x->arena);
+    di_free(x);
+}
+
+/* ---------------------------------------------------------------- the transport's questions */
+
+bool di_exchange_streams(const struct di_exchange *x)
+{
+    return x->stream;
+}
+const char *di_exchange_content_type(const struct di_exchange *x)
+{
+    return x->stream ? "text/event-stream" : "application/json";
+}
+const char *di_exchange_model(const struct di_exchange *x)
+{
+    return x->model ? x->model : "";
+}
+const char *di_exchange_id(const struct di_exchange *x)
+{
+    return x->id;
+}
+bool di_exchange_finished(const struct di_exchange *x)
+{
+    return x->done;
+}
+int di_exchange_status(const struct di_exchange *x)
+{
+    return x->status;
+}
+struct di_str di_exchange_keep_alive(const struct di_exchange *x)
+{
+    return x->stream ? DI_STR(": keep-alive\n\n") : DI_STR("\n");
+}
+size_t di_exchange_submissions(const struct di_exchange *x)
+{
+    return x->n_answers;
+}
+
+void di_exchange_submission(const struct di_exchange *x, size_t i, di_submission *s)
+{
+    const struct di_buf *body = &x->bodies[i / x->n_samples];
+    size_t first = i - i % x->n_samples;
+    int64_t priority = di_field_int(x->json, "priority", 0);
+    di_submission_init(s, sizeof *s);
+    s->json = body->n ? body->p : x->request.body.p;
+    s->json_bytes = body->n ? body->n : x->request.body.n;
+    s->protocol = x->protocol;
+    s->defaults = x->setup->fixed_seeds ? NULL : &x->defaults;
+    s->tenant = x->request.tenant;
+    s->priority = priority >= INT32_MIN && priority <= INT32_MAX ? (int32_t)priority : 0;
+    s->report_start = 1;
+    s->n_samples = (int32_t)x->n_samples; /* at most max_submissions */
+    s->sample = (int32_t)(i - first);
+    s->after = i > first ? x->answers[first].request : 0;
+}
+
+void di_exchange_submitted(struct di_exchange *x, size_t i, di_request_id id)
+{
+    x->answers[i].request = id;
+}
+
+/* ---------------------------------------------------------------- records */
+
+static bool add_call(struct di_answer *a, const di_output *o)
+{
+    if (a->n_calls == a->cap_calls) {
+        size_t cap = a->cap_calls ? 2 * a->cap_calls : 4;
+        struct di_answer_call *calls = di_realloc(a->calls, cap * sizeof *calls);
+        if (!calls)
+            return false;
+        a->calls = calls;
+        a->cap_calls = cap;
+    }
+    struct di_answer_call *c = &a->calls[a->n_calls++];
+    memset(c, 0, sizeof *c);
+    struct di_str name = {o->text, o->text_bytes}, space = di_str_c(o->call_space);
+    if (space.n && di_str_starts(name, space) && name.n >= space.n + 2) { /* "namespace::name" */
+        name.p += space.n + 2;
+        name.n -= space.n + 2;
+    }
+    c->custom = o->call_custom != 0;
+    di_buf_addv(&c->space, space);
+    di_buf_addv(&c->name, name);
+    di_buf_adds(&c->id, o->call_id ? o->call_id : "");
+    return !c->space.failed && !c->name.failed && !c->id.failed;
+}
+
+/* A NaN: log-probabilities were not asked for. */
+static void add_token(struct di_exchange *x, struct di_answer *a, const di_output *o)
+{
+    bool reasoning = o->phase == DI_PHASE_OF_REASONING;
+    if (isnan(o->logprob))
+        return;
+    a->logprob_sum += (double)o->logprob;
+    if (!x->logprobs || (x->hide_reasoning && reasoning))
+        return;
+    if (x->ops->each) /* keeps them in its own way */
+        return;
+    struct di_logprob_list *l = reasoning ? &a->reasoning_tokens : &a->content_tokens;
+    if (l->n++)
+        di_buf_addc(&l->entries, ',');
+    di_write_logprob(&l->entries, x->setup->engine, o);
+}
+
+static void add_finish(struct di_answer *a, const di_output *o)
+{
+    a->finished = true;
+    a->reason = o->reason;
+    a->stop_index = o->stop_index;
+    di_buf_add(&a->stop, o->text, o->text_bytes);
+    a->last_token = o->token;
+    a->prompt_tokens = o->prompt_tokens;
+    a->cached_tokens = o->cached_tokens;
+    a->completion_tokens = o->completion_tokens;
+    a->n_reasoning = o->reasoning_tokens;
+}
+
+/* False: memory ran out. */
+static bool add_record(struct di_exchange *x, struct di_answer *a, const di_output *o)
+{
+    struct di_str text = {o->text, o->text_bytes};
+    switch (o->kind) {
+    case DI_OUTPUT_STARTED:
+        a->started = true;
+        a->start = o->start;
+        a->thinking = o->thinking != 0;
+        a->prompt_tokens = o->prompt_tokens;
+        a->cached_tokens = o->cached_tokens;
+        return true;
+    case DI_OUTPUT_TOKEN:
+        a->completion_tokens++;
+        a->n_reasoning += o->phase == DI_PHASE_OF_REASONING;
+        add_token(x, a, o);
+        return !a->content_tokens.entries.failed && !a->reasoning_tokens.entries.failed;
+    case DI_OUTPUT_TEXT: di_buf_addv(&a->content, text); return !a->content.failed;
+    case DI_OUTPUT_REASONING: di_buf_addv(&a->reasoning, text); return !a->reasoning.failed;
+    case DI_OUTPUT_RECOVERED: /* what was reasoning is the content */
+        di_buf_addv(&a->content, di_buf_str(&a->reasoning));
+        di_buf_clear(&a->reasoning);
+        return !a->content.failed;
+    case DI_OUTPUT_CALL: return add_call(a, o);
+    case DI_OUTPUT_ARGUMENTS:
+        if (!a->n_calls)
+            return true;
+        di_buf_addv(&a->calls[a->n_calls - 1].arguments, text);
+        return !a->calls[a->n_calls - 1].arguments.failed;
+    case DI_OUTPUT_FINISHED: add_finish(a, o); return !a->stop.failed;
+    }
+    return true;
+}
+
+/* What an end that is the server's doing is called; status 0: the answer is good. */
+static void reason_error(const di_output *o, struct di_http_error *e)
+{
+    static const di_error unknown = {DI_ERR_INTERNAL, "the engine failed", ""};
+    e->status = 0;
+    if (o->reason == DI_REASON_ERROR)
+        di_http_error_from(e, o->error ? o->error : &unknown);
+    else if (o->reason == DI_REASON_CANCELLED)
+        di_http_error_set(e, 503, NULL, "", "The request was stopped by the server.");
+    else if (o->reason == DI_REASON_DEADLINE)
+        di_http_error_set(e, 503, "timeout", "", "The request took longer than the server allows.");
+}
+
+di_status di_exchange_begin(struct di_exchange *x, struct di_buf *out, di_error *err)
+{
+    if (!x->ops) {
+        di_buf_addv(out, di_buf_str(&x->reply));
+        x->done = true;
+    }
+    return di_buf_ok(out, err);
+}
+
+di_status di_exchange_output(struct di_exchange *x, size_t i, const di_output *o, struct di_buf *out, di_error *err)
+{
+    struct di_answer *a = &x->answers[i];
+    if (x->done || a->finished)
+        return DI_OK;
+    if (!add_record(x, a, o))
+        return di_fail(err, DI_ERR_MEMORY, "", "out of memory for an answer");
+    if (x->ops->each)
+        x->ops->each(x, a, o);
+    if (o->kind == DI_OUTPUT_FINISHED) {
+        struct di_http_error e;
+        reason_error(o, &e);
+        if (e.status) {
+            x->status = x->stream ? 200 : e.status;
+            di_exchange_fail(x, &e, x->stream, out);
+            return di_buf_ok(out, err);
+        }
+        x->n_finished++;
+    }
+    bool last = x->n_finished == x->n_answers;
+    if (x->stream) {
+        if (o->kind != DI_OUTPUT_FINISHED)
+            x->ops->record(x, a, o, out);
+        else
+            x->ops->answer_end(x, a, out);
+        if (last)
+            x->ops->end(x, out);
+    } else if (last) {
+        x->ops->body(x, out);
+    }
+    x->done = last;
+    return di_buf_ok(out, err);
+}
+
+void di_exchange_fail(struct di_exchange *x, const struct di_http_error *error, bool started, struct di_buf *out)
+{
+    if (x->done)
+        return;
+    x->done = true;
+    if (x->stream && started) {
+        x->ops->error_event(x, error, out);
+        return;
+    }
+    if (!started)
+        x->status = error->status;
+    di_http_error_write(routes[x->request.route].dialect, error, x->request.request_id, out);
+}

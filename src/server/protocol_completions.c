@@ -1,0 +1,418 @@
+/* Completions of raw prompts (spec/encoding.md §4.4): several prompts, several samples of each, the middle between a prompt and a suffix. */
+#include "server/protocol_impl.h"
+
+#include <stdlib.h>
+
+/* The old log-probability object, four lists side by side. */
+struct tokens {
+    struct di_buf text, logprobs, top, offsets;
+    size_t n;
+    size_t chars; /* where the next token begins, in characters of the text */
+};
+
+struct own {
+    bool echo;
+    size_t n_shown;        /* of the samples of each prompt */
+    struct tokens *tokens; /* [n_answers] */
+    struct di_buf *echoes; /* [n_prompts], with echo */
+    size_t n_prompts;
+};
+
+/* ---------------------------------------------------------------- request */
+
+static di_status add_ids(struct di_buf *b, const struct di_json *ids, const char *where, di_error *err)
+{
+    size_t i = 0;
+    di_buf_adds(b, ",\"prompt_token_ids\":[");
+    for (const struct di_json *v = ids->child; v; v = v->next, i++) {
+        if (v->type != DI_JSON_NUMBER)
+            return di_fail(err, DI_ERR_INVALID, where, "must hold token ids only, but entry %zu is %s", i, di_json_type_name(v));
+        di_buf_adds(b, i ? "," : "");
+        di_json_write_compact(b, v);
+    }
+    di_buf_addc(b, ']');
+    return DI_OK;
+}
+
+/* Without the begin-of-text id that the engine puts in front of a text. */
+static di_status add_bare_text(const struct di_exchange *x, struct di_buf *b, struct di_str text, di_error *err)
+{
+    di_status status = DI_OK;
+    size_t n;
+    int32_t *ids = NULL;
+    TRY(di_engine_encode(x->setup->engine, text.p, text.n, 1, NULL, 0, &n, err));
+    ids = di_calloc(n, sizeof *ids);
+    CHECK(ids, err, DI_ERR_MEMORY, "", "out of memory for a prompt");
+    TRY(di_engine_encode(x->setup->engine, text.p, text.n, 1, ids, n, &n, err));
+    di_buf_adds(b, ",\"prompt_token_ids\":[");
+    for (size_t i = 0; i < n; i++)
+        di_buf_addf(b, i ? ",%d" : "%d", ids[i]);
+    di_buf_addc(b, ']');
+out:
+    di_free(ids);
+    return status;
+}
+
+static di_status add_text(const struct di_exchange *x, struct di_buf *b, struct di_str prompt, di_error *err)
+{
+    const struct di_json *special = di_field(x->json, "add_special_tokens"), *suffix = di_field(x->json, "suffix");
+    struct di_buf text = {0};
+    di_status status = DI_OK;
+    if (suffix) {
+        di_buf_adds(&text, "<｜fim▁begin｜>");
+        di_buf_addv(&text, prompt);
+        di_buf_adds(&text, "<｜fim▁hole｜>");
+        di_buf_addv(&text, suffix->text);
+        di_buf_adds(&text, "<｜fim▁end｜>");
+        TRY(di_buf_ok(&text, err));
+        prompt = di_buf_str(&text);
+    }
+    if (di_json_is(special, DI_JSON_BOOL) && !special->boolean)
+        TRY(add_bare_text(x, b, prompt, err));
+    else
+        di_write_string(b, "prompt", prompt);
+out:
+    di_buf_fini(&text);
+    return status;
+}
+
+/* What echo repeats. */
+static di_status add_echo(const struct di_exchange *x, struct di_buf *b, const struct di_json *prompt, di_error *err)
+{
+    di_status status = DI_OK;
+    int32_t *ids = NULL;
+    size_t n = 0, bytes;
+    if (prompt->type == DI_JSON_STRING) {
+        di_buf_addv(b, prompt->text);
+        return di_buf_ok(b, err);
+    }
+    ids = di_calloc(prompt->count, sizeof *ids);
+    CHECK(ids, err, DI_ERR_MEMORY, "", "out of memory for a prompt");
+    for (const struct di_json *v = prompt->child; v; v = v->next) {
+        int64_t id;
+        CHECK(di_json_int(v, &id) && id >= 0 && id <= INT32_MAX, err, DI_ERR_INVALID, "prompt", "entry %zu is no token id", n);
+        ids[n++] = (int32_t)id;
+    }
+    TRY(di_engine_decode(x->setup->engine, ids, n, NULL, 0, &bytes, err));
+    CHECK(di_buf_reserve(b, bytes + 1), err, DI_ERR_MEMORY, "", "out of memory for a prompt");
+    TRY(di_engine_decode(x->setup->engine, ids, n, b->p, bytes, &bytes, err));
+    b->n = bytes;
+out:
+    di_free(ids);
+    return status;
+}
+
+/* All members but those that are said per submission or done here. */
+static void write_rest(struct di_buf *b, const struct di_json *request)
+{
+    static const char *const ours[] = {"prompt", "prompt_token_ids", "suffix", "n", "best_of", "echo", "add_special_tokens"};
+    di_buf_adds(b, "{\"stream_options\":null");
+    for (const struct di_json *m = request->child; m; m = m->next) {
+        bool mine = false;
+        for (size_t i = 0; i < sizeof ours / sizeof *ours; i++)
+            mine = mine || di_str_eqc(m->key, ours[i]);
+        if (mine)
+            continue;
+        di_buf_addc(b, ',');
+        di_json_write_string(b, m->key);
+        di_buf_addc(b, ':');
+        di_json_write_compact(b, m);
+    }
+}
+
+static di_status make_body(struct di_exchange *x, size_t i, const struct di_json *prompt, struct di_str rest, di_error *err)
+{
+    struct own *own = x->own;
+    struct di_buf *b = &x->bodies[i];
+    di_status status = DI_OK;
+    di_buf_addv(b, rest);
+    if (prompt->type == DI_JSON_STRING)
+        TRY(add_text(x, b, prompt->text, err));
+    else
+        TRY(add_ids(b, prompt, "prompt", err));
+    di_buf_addc(b, '}');
+    TRY(di_buf_ok(b, err));
+    if (own->echo)
+        TRY(add_echo(x, &own->echoes[i], prompt, err));
+out:
+    return status;
+}
+
+/* The prompts: *first and its siblings, *n of them. A list of numbers is one prompt. */
+static di_status find_prompts(const struct di_json *request, const struct di_json **first, size_t *n, di_error *err)
+{
+    const struct di_json *prompt = di_field(request, "prompt"), *suffix = di_field(request, "suffix");
+    di_status status = DI_OK;
+    if (!prompt)
+        prompt = di_field(request, "prompt_token_ids");
+    else
+        CHECK(!di_field(request, "prompt_token_ids"), err, DI_ERR_INVALID, "prompt", "give either prompt or prompt_token_ids, not both");
+    CHECK(prompt, err, DI_ERR_INVALID, "prompt", "is missing");
+    bool list = prompt->type == DI_JSON_ARRAY && prompt->child && prompt->child->type != DI_JSON_NUMBER;
+    CHECK(prompt->type == DI_JSON_STRING || prompt->child, err, DI_ERR_INVALID, "prompt",
+          "must be a string, a list of strings, a list of token ids or a list of such lists, and not empty");
+    *first = list ? prompt->child : prompt;
+    *n = list ? prompt->count : 1;
+    for (const struct di_json *v = *first; v; v = list ? v->next : NULL) {
+        CHECK(v->type == DI_JSON_STRING || v->type == DI_JSON_ARRAY, err, DI_ERR_INVALID, "prompt", "has an entry that is %s",
+              di_json_type_name(v));
+        CHECK(!suffix || v->type == DI_JSON_STRING, err, DI_ERR_INVALID, "suffix", "needs a prompt that is text");
+    }
+    CHECK(!suffix || suffix->type == DI_JSON_STRING, err, DI_ERR_INVALID, "suffix", "must be a string, not %s", di_json_type_name(suffix));
+out:
+    return status;
+}
+
+static di_status read_counts(struct di_exchange *x, size_t *samples, di_error *err)
+{
+    struct own *own = x->own;
+    di_status status = DI_OK;
+    int64_t n = di_field_int(x->json, "n", 1), best = di_field_int(x->json, "best_of", n);
+    CHECK(n >= 1 && n <= 128 && (!di_field(x->json, "n") || di_json_int(di_field(x->json, "n"), &n)), err, DI_ERR_INVALID, "n",
+          "must be a whole number from 1 to 128");
+    CHECK(best >= n && best <= 128 && (!di_field(x->json, "best_of") || di_json_int(di_field(x->json, "best_of"), &best)), err,
+          DI_ERR_INVALID, "best_of", "must be a whole number of at least n and at most 128");
+    CHECK(best == n || !x->stream, err, DI_ERR_INVALID, "best_of", "cannot be more than n in a stream");
+    own->n_shown = (size_t)n;
+    *samples = (size_t)best;
+out:
+    return status;
+}
+
+static di_status read_options(struct di_exchange *x, di_error *err)
+{
+    struct own *own = x->own;
+    di_status status = DI_OK;
+    const struct di_json *options = di_field(x->json, "stream_options"), *logprobs = di_field(x->json, "logprobs");
+    CHECK(!options || x->stream, err, DI_ERR_INVALID, "stream_options", "needs \"stream\": true");
+    x->include_usage = di_field_true(options, "include_usage");
+    x->continuous_usage = di_field_true(options, "continuous_usage_stats");
+    x->logprobs = di_json_is(logprobs, DI_JSON_NUMBER) || di_field_true(x->json, "logprobs");
+    own->echo = di_field_true(x->json, "echo");
+    CHECK(!own->echo || !x->logprobs, err, DI_ERR_UNSUPPORTED, "echo",
+          "together with logprobs is not supported: prompts are not scored here");
+    CHECK(!own->echo || !di_field(x->json, "suffix"), err, DI_ERR_INVALID, "echo", "cannot be used together with suffix");
+out:
+    return status;
+}
+
+static di_status read(struct di_exchange *x, di_error *err)
+{
+    di_status status = DI_OK;
+    struct di_buf rest = {0};
+    const struct di_json *prompt = NULL;
+    size_t n = 0, samples = 0;
+    struct own *own = x->own = di_arena_alloc(&x->arena, sizeof *own);
+    CHECK(own, err, DI_ERR_MEMORY, "", "out of memory for a request");
+    memset(own, 0, sizeof *own);
+    TRY(read_counts(x, &samples, err));
+    TRY(read_options(x, err));
+    TRY(find_prompts(x->json, &prompt, &n, err));
+    TRY(di_exchange_make_answers(x, n, samples, err));
+    own->tokens = di_calloc(x->n_answers, sizeof *own->tokens);
+    own->echoes = di_calloc(n, sizeof *own->echoes);
+    CHECK(own->tokens && own->echoes, err, DI_ERR_MEMORY, "", "out of memory for a request");
+    own->n_prompts = n;
+    write_rest(&rest, x->json);
+    if (samples > own->n_shown && !x->logprobs) /* the best ones are those with the best log-probabilities */
+        di_buf_adds(&rest, ",\"logprobs\":0");
+    TRY(di_buf_ok(&rest, err));
+    for (size_t i = 0; i < n; i++, prompt = prompt->next)
+        TRY(make_body(x, i, prompt, di_buf_str(&rest), err));
+out:
+    di_buf_fini(&rest);
+    return status;
+}
+
+static void free_own(struct di_exchange *x)
+{
+    struct own *own = x->own;
+    for (size_t i = 0; own && own->tokens && i < x->n_answers; i++) {
+        di_buf_fini(&own->tokens[i].text);
+        di_buf_fini(&own->tokens[i].logprobs);
+        di_buf_fini(&own->tokens[i].top);
+        di_buf_fini(&own->tokens[i].offsets);
+    }
+    for (size_t i = 0; own && own->echoes && i < own->n_prompts; i++)
+        di_buf_fini(&own->echoes[i]);
+    if (own) {
+        di_free(own->tokens);
+        di_free(own->echoes);
+    }
+}
+
+/* ---------------------------------------------------------------- answers */
+
+static void add_pair(struct di_exchange *x, struct tokens *t, int32_t id, float logprob)
+{
+    struct di_str bytes;
+    char room[256];
+    di_write_token(&t->top, x->setup->engine, id, &bytes, room);
+    di_buf_addc(&t->top, ':');
+    di_write_chance(&t->top, logprob);
+}
+
+static void each(struct di_exchange *x, struct di_answer *a, const di_output *o)
+{
+    struct own *own = x->own;
+    struct tokens *t = &own->tokens[a - x->answers];
+    struct di_str bytes;
+    char room[256];
+    const char *comma = t->n ? "," : "";
+    bool sampled_is_top = false;
+    if (o->kind != DI_OUTPUT_TOKEN || !x->logprobs)
+        return;
+    t->n++;
+    di_buf_adds(&t->text, comma);
+    di_write_token(&t->text, x->setup->engine, o->token, &bytes, room);
+    di_buf_adds(&t->logprobs, comma);
+    di_write_chance(&t->logprobs, o->logprob);
+    di_buf_addf(&t->offsets, "%s%zu", comma, t->chars);
+    for (size_t i = 0; i < bytes.n; i++) /* bytes that begin a character */
+        t->chars += ((unsigned char)bytes.p[i] & 0xC0) != 0x80;
+    di_buf_addf(&t->top, "%s{", comma);
+    for (uint32_t i = 0; i < o->n_alternatives; i++) {
+        di_buf_adds(&t->top, i ? "," : "");
+        add_pair(x, t, o->alternatives[i].id, o->alternatives[i].logprob);
+        sampled_is_top = sampled_is_top || o->alternatives[i].id == o->token;
+    }
+    if (!sampled_is_top) {
+        di_buf_adds(&t->top, o->n_alternatives ? "," : "");
+        add_pair(x, t, o->token, o->logprob);
+    }
+    di_buf_addc(&t->top, '}');
+}
+
+static void write_list(struct di_buf *b, const char *key, struct di_buf *list, bool first)
+{
+    di_buf_addf(b, "%s\"%s\":[", first ? "" : ",", key);
+    di_buf_addv(b, di_buf_str(list));
+    di_buf_addc(b, ']');
+    b->failed = b->failed || list->failed;
+    di_buf_clear(list);
+}
+
+/* What was not written yet. */
+static void write_logprobs(struct di_buf *b, struct di_exchange *x, const struct di_answer *a)
+{
+    struct own *own = x->own;
+    struct tokens *t = &own->tokens[a - x->answers];
+    di_write_key(b, "logprobs");
+    if (!x->logprobs || (x->stream && t->n == 0)) {
+        di_buf_adds(b, "null");
+        return;
+    }
+    di_buf_addc(b, '{');
+    write_list(b, "tokens", &t->text, true);
+    write_list(b, "token_logprobs", &t->logprobs, false);
+    write_list(b, "top_logprobs", &t->top, false);
+    write_list(b, "text_offset", &t->offsets, false);
+    di_buf_addc(b, '}');
+    t->n = 0;
+}
+
+static void write_finish(struct di_buf *b, const struct di_exchange *x, const struct di_answer *a)
+{
+    di_buf_addf(b, ",\"finish_reason\":\"%s\"", di_chat_finish(a));
+    di_write_stop_reason(b, x, a);
+}
+
+static void chunk(struct di_exchange *x, struct di_answer *a, struct di_str text, bool last, struct di_buf *out)
+{
+    di_buf_adds(out, "data: ");
+    di_write_openai_head(out, x, "text_completion");
+    di_buf_addf(out, "{\"index\":%zu,\"text\":", (size_t)(a - x->answers));
+    di_json_write_string(out, text);
+    write_logprobs(out, x, a);
+    if (last)
+        write_finish(out, x, a);
+    else
+        di_buf_adds(out, ",\"finish_reason\":null");
+    di_buf_adds(out, "}]");
+    di_write_chunk_usage(out, x, last);
+    di_buf_adds(out, "}\n\n");
+}
+
+static struct di_str echo_of(const struct di_exchange *x, const struct di_answer *a)
+{
+    const struct own *own = x->own;
+    return own->echo ? di_buf_str(&own->echoes[(size_t)(a - x->answers) / x->n_samples]) : (struct di_str){0};
+}
+
+static void record(struct di_exchange *x, struct di_answer *a, const di_output *o, struct di_buf *out)
+{
+    struct di_str text = {o->text, o->text_bytes};
+    if (o->kind == DI_OUTPUT_STARTED && echo_of(x, a).n)
+        chunk(x, a, echo_of(x, a), false, out);
+    else if (o->kind == DI_OUTPUT_TEXT)
+        chunk(x, a, text, false, out);
+}
+
+static void answer_end(struct di_exchange *x, struct di_answer *a, struct di_buf *out)
+{
+    chunk(x, a, DI_STR(""), true, out);
+}
+
+static void end(struct di_exchange *x, struct di_buf *out)
+{
+    di_write_openai_end(out, x, "text_completion");
+}
+
+static double quality(const struct di_answer *a)
+{
+    return a->completion_tokens ? a->logprob_sum / (double)a->completion_tokens : 0;
+}
+
+/* By log-probability per token, falling; of equal ones the earlier. */
+static int compare_answers(const void *p, const void *q)
+{
+    const struct di_answer *a = *(const struct di_answer *const *)p, *b = *(const struct di_answer *const *)q;
+    double x = quality(a), y = quality(b);
+    if (x != y)
+        return x > y ? -1 : 1;
+    return a < b ? -1 : 1;
+}
+
+static void body(struct di_exchange *x, struct di_buf *out)
+{
+    struct own *own = x->own;
+    struct di_answer *order[128];
+    size_t index = 0;
+    struct di_str text;
+    di_write_openai_head(out, x, "text_completion");
+    for (size_t i = 0; i < own->n_prompts; i++) {
+        for (size_t k = 0; k < x->n_samples; k++)
+            order[k] = &x->answers[i * x->n_samples + k];
+        if (own->n_shown < x->n_samples)
+            qsort(order, x->n_samples, sizeof *order, compare_answers);
+        for (size_t k = 0; k < own->n_shown; k++, index++) {
+            struct di_answer *a = order[k];
+            struct di_buf whole = {0};
+            di_buf_addf(out, "%s{\"index\":%zu,\"text\":", index ? "," : "", index);
+            di_buf_addv(&whole, echo_of(x, a));
+            di_buf_addv(&whole, di_buf_str(&a->content));
+            text = di_buf_str(&whole);
+            di_json_write_string(out, text);
+            out->failed = out->failed || whole.failed;
+            di_buf_fini(&whole);
+            write_logprobs(out, x, a);
+            write_finish(out, x, a);
+            di_buf_addc(out, '}');
+        }
+    }
+    di_buf_adds(out, "],\"usage\":");
+    di_write_usage(out, di_exchange_usage(x));
+    di_buf_addc(out, '}');
+}
+
+const struct di_dialect_ops di_completions_ops = {
+    .id_prefix = "cmpl-",
+    .read = read,
+    .free = free_own,
+    .each = each,
+    .record = record,
+    .answer_end = answer_end,
+    .end = end,
+    .error_event = di_openai_error_event,
+    .body = body,
+};

@@ -1,0 +1,131 @@
+/* Inside of an exchange (protocol.h): what its dialects share.
+ *
+ * Every record of a submission first goes into its di_answer, which holds the whole answer; then a streaming dialect says what is new, and a whole one
+ * writes its body from the answers at the end. Both read the same fields, so the stream adds up to the body. */
+#ifndef DI_SERVER_PROTOCOL_IMPL_H
+#define DI_SERVER_PROTOCOL_IMPL_H
+
+#include "base/json.h"
+#include "server/protocol.h"
+
+struct di_answer_call {
+    struct di_buf name, arguments, id; /* name: without its namespace */
+    struct di_buf space;
+    bool custom;
+};
+
+/* Tokens of one kind as the entries of a logprobs list, separated by commas, and how many. */
+struct di_logprob_list {
+    struct di_buf entries;
+    size_t n;
+};
+
+struct di_answer {
+    di_request_id request;
+    di_answer_start start;
+    bool started, finished, thinking;
+    struct di_buf reasoning, content, stop; /* stop: the string that ended it */
+    struct di_answer_call *calls;
+    size_t n_calls, cap_calls;
+    struct di_logprob_list content_tokens, reasoning_tokens; /* a streaming dialect takes them out as it sends them */
+    double logprob_sum;
+    int64_t prompt_tokens, cached_tokens, completion_tokens, n_reasoning, drafted, accepted;
+    int64_t last_token;
+    di_end_reason reason;
+    int stop_index;
+    int state; /* of the streaming dialect */
+};
+
+struct di_usage {
+    int64_t prompt, cached, completion, reasoning, drafted, accepted;
+};
+
+struct di_exchange;
+
+struct di_dialect_ops {
+    const char *id_prefix;
+    /* Fields of the request; sets the submissions. */
+    di_status (*read)(struct di_exchange *x, di_error *err);
+    void (*free)(struct di_exchange *x); /* or NULL */
+    /* Every record, in both forms, after the answer has it; one that has this keeps log-probabilities in its own way. Or NULL. */
+    void (*each)(struct di_exchange *x, struct di_answer *a, const di_output *o);
+    /* Streaming. Every record but FINISHED; the end of one answer; of all. */
+    void (*record)(struct di_exchange *x, struct di_answer *a, const di_output *o, struct di_buf *out);
+    void (*answer_end)(struct di_exchange *x, struct di_answer *a, struct di_buf *out);
+    void (*end)(struct di_exchange *x, struct di_buf *out);
+    void (*error_event)(struct di_exchange *x, const struct di_http_error *e, struct di_buf *out);
+    /* Else: the body. */
+    void (*body)(struct di_exchange *x, struct di_buf *out);
+};
+extern const struct di_dialect_ops di_chat_ops, di_completions_ops, di_messages_ops, di_responses_ops;
+
+struct di_exchange {
+    const struct di_exchange_setup *setup;
+    struct di_exchange_request request;
+    const struct di_dialect_ops *ops; /* NULL: nothing to submit, `reply` is the body */
+    struct di_arena arena;
+    struct di_json *json; /* the body, an object */
+    const char *protocol; /* of the submissions */
+    char *model;
+    char id[64];
+    bool stream, logprobs;
+    struct di_buf *bodies; /* [n_answers / n_samples] JSON of the submissions; empty: the request's body as it is */
+    di_request_defaults defaults;
+    struct di_answer *answers;
+    size_t n_answers, n_samples;
+    size_t n_finished;
+    bool failed, done;
+    int status;
+    struct di_http_error error; /* of a submission that failed before the body was written */
+    struct di_buf reply;
+    /* Of single dialects. */
+    bool include_usage, continuous_usage, hide_reasoning;
+    void *own; /* their struct, in the arena */
+};
+
+/* ---- reading; absent, null and of another type are the same: the engine checks types when it gets the request ---- */
+const struct di_json *di_field(const struct di_json *object, const char *key);
+bool di_field_true(const struct di_json *object, const char *key);
+struct di_str di_field_string(const struct di_json *object, const char *key);
+int64_t di_field_int(const struct di_json *object, const char *key, int64_t otherwise);
+/* Make room for `bodies` x `samples` answers. */
+di_status di_exchange_make_answers(struct di_exchange *x, size_t bodies, size_t samples, di_error *err);
+/* The request's body as body i, with `extra` appended: ",\"key\":value" as often as wanted. A repeated key's last value counts. */
+di_status di_exchange_take_body(struct di_exchange *x, size_t i, struct di_str extra, di_error *err);
+
+/* ---- writing ---- */
+void di_write_key(struct di_buf *b, const char *key); /* ,"key": */
+void di_write_string(struct di_buf *b, const char *key, struct di_str value);
+void di_write_int(struct di_buf *b, const char *key, int64_t value);
+/* The member of the request as it was sent, or `otherwise`. */
+void di_write_echo(struct di_buf *b, const char *key, const struct di_json *value, const char *otherwise);
+/* The usage of all answers: a prompt counts once, however many samples it has. */
+struct di_usage di_exchange_usage(const struct di_exchange *x);
+/* {"prompt_tokens", ...} of OpenAI's chat and completions. */
+void di_write_usage(struct di_buf *b, struct di_usage u);
+/* {"id", "object", ..., "choices":[ of chat and completions. */
+void di_write_openai_head(struct di_buf *b, const struct di_exchange *x, const char *object);
+/* The usage of a chunk, if it has one; `finish`: it has a finish_reason. */
+void di_write_chunk_usage(struct di_buf *b, const struct di_exchange *x, bool finish);
+/* The chunk with the usage, if asked for, and [DONE]. */
+void di_write_openai_end(struct di_buf *b, const struct di_exchange *x, const char *object);
+/* "stop", "length", "tool_calls", ... (spec/encoding.md §3.9). */
+const char *di_chat_finish(const struct di_answer *a);
+/* ,"stop_reason": the stop string, the id of a stop_token_ids entry that ended the answer, or null. */
+void di_write_stop_reason(struct di_buf *b, const struct di_exchange *x, const struct di_answer *a);
+/* The free text of a custom tool's arguments, {"input": "..."}, as a JSON string; arguments of another form as they are. */
+void di_write_custom_input(struct di_buf *b, const struct di_answer_call *c);
+/* Of chat and completions: the error and the end of the stream. */
+void di_openai_error_event(struct di_exchange *x, const struct di_http_error *e, struct di_buf *out);
+/* A log-probability; what has no chance at all is -9999. */
+void di_write_chance(struct di_buf *b, float logprob);
+/* An entry {"token", "logprob", "bytes", "top_logprobs"} of a token. */
+void di_write_logprob(struct di_buf *b, const di_engine *engine, const di_output *o);
+/* The bytes of a token as a JSON string; those that are no whole characters as \xNN. */
+void di_write_token(struct di_buf *b, const di_engine *engine, int32_t id, struct di_str *bytes, char room[static 256]);
+
+/* models, tokenize, count_tokens, ...: fills x->reply. */
+di_status di_exchange_reply(struct di_exchange *x, di_error *err);
+bool di_model_known(const struct di_exchange_setup *setup, struct di_str name);
+
+#endif

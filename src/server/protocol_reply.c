@@ -1,0 +1,213 @@
+/* Routes that are answered at once: models, token counts, tokenize, detokenize, stored responses (spec/encoding.md §4.5 to §4.7). */
+#include "server/protocol_impl.h"
+#include "server/response_store.h"
+
+#include <stdio.h>
+#include <time.h>
+
+/* ---------------------------------------------------------------- models */
+
+/* Fields of OpenAI's and Anthropic's lists side by side: the two do not contradict. */
+static void write_model(struct di_buf *b, const struct di_exchange_setup *s, const char *name)
+{
+    di_model_info info = {0};
+    char date[32] = "1970-01-01T00:00:00Z";
+    time_t created = (time_t)s->created;
+    struct tm tm;
+    if (gmtime_r(&created, &tm))
+        strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%SZ", &tm);
+    if (s->engine)
+        di_engine_info(s->engine, &info, sizeof info, NULL);
+    di_buf_adds(b, "{\"id\":");
+    di_json_write_string(b, di_str_c(name));
+    di_buf_addf(b, ",\"object\":\"model\",\"type\":\"model\",\"created\":%lld,\"created_at\":\"%s\",\"owned_by\":\"deepinfer\"",
+                (long long)s->created, date);
+    di_write_string(b, "display_name", di_str_c(name));
+    di_write_string(b, "root", di_str_c(s->names[0]));
+    di_buf_addf(b, ",\"parent\":null,\"max_model_len\":%lld}", (long long)info.context);
+}
+
+static void write_models(struct di_buf *b, const struct di_exchange_setup *s)
+{
+    const char *first = NULL, *last = NULL;
+    di_buf_adds(b, "{\"object\":\"list\",\"data\":[");
+    for (size_t i = 0; i < s->n_names; i++) {
+        size_t n = strlen(s->names[i]);
+        if (n && s->names[i][n - 1] == '*')
+            continue;
+        di_buf_adds(b, first ? "," : "");
+        write_model(b, s, s->names[i]);
+        first = first ? first : s->names[i];
+        last = s->names[i];
+    }
+    di_buf_adds(b, "],\"has_more\":false");
+    di_write_string(b, "first_id", di_str_c(first));
+    di_write_string(b, "last_id", di_str_c(last));
+    di_buf_addc(b, '}');
+}
+
+static di_status model(struct di_exchange *x, di_error *err)
+{
+    struct di_str id = x->request.id;
+    if (!di_model_known(x->setup, id))
+        return di_fail(err, DI_ERR_NOT_FOUND, "model", "the model \"%.*s\" does not exist here", (int)(id.n < 80 ? id.n : 80), id.p);
+    char *name = di_arena_strndup(&x->arena, id.p, id.n);
+    if (!name)
+        return di_fail(err, DI_ERR_MEMORY, "", "out of memory for a request");
+    write_model(&x->reply, x->setup, name);
+    return DI_OK;
+}
+
+/* ---------------------------------------------------------------- tokens */
+
+static di_status prompt_ids(const struct di_exchange *x, struct di_str json, const char *protocol, int32_t **ids, size_t *n, di_error *err)
+{
+    di_status status = DI_OK;
+    di_submission s;
+    size_t cap = 0;
+    di_submission_init(&s, sizeof s);
+    s.json = json.p;
+    s.json_bytes = json.n;
+    s.protocol = protocol;
+    *ids = NULL;
+    TRY(di_engine_prompt(x->setup->engine, &s, NULL, 0, n, err));
+    cap = *n;
+    *ids = di_calloc(cap, sizeof **ids);
+    CHECK(*ids, err, DI_ERR_MEMORY, "", "out of memory for %zu ids", cap);
+    TRY(di_engine_prompt(x->setup->engine, &s, *ids, cap, n, err));
+out:
+    return status;
+}
+
+static di_status count_tokens(struct di_exchange *x, di_error *err)
+{
+    di_status status = DI_OK;
+    di_submission s;
+    size_t n;
+    di_submission_init(&s, sizeof s);
+    s.json = x->request.body.p;
+    s.json_bytes = x->request.body.n;
+    s.protocol = x->protocol;
+    TRY(di_engine_prompt(x->setup->engine, &s, NULL, 0, &n, err));
+    di_buf_addf(&x->reply, "{\"input_tokens\":%zu}", n);
+out:
+    return status;
+}
+
+static di_status plain_ids(const struct di_exchange *x, struct di_str text, int32_t **ids, size_t *n, di_error *err)
+{
+    di_status status = DI_OK;
+    TRY(di_engine_encode(x->setup->engine, text.p, text.n, 1, NULL, 0, n, err));
+    *ids = di_calloc(*n, sizeof **ids);
+    CHECK(*ids, err, DI_ERR_MEMORY, "", "out of memory for %zu ids", *n);
+    TRY(di_engine_encode(x->setup->engine, text.p, text.n, 1, *ids, *n, n, err));
+out:
+    return status;
+}
+
+static di_status tokenize(struct di_exchange *x, di_error *err)
+{
+    di_status status = DI_OK;
+    int32_t *ids = NULL;
+    size_t n = 0;
+    di_model_info info;
+    struct di_str bytes;
+    char room[256];
+    const struct di_json *prompt = di_field(x->json, "prompt"), *special = di_field(x->json, "add_special_tokens");
+    if (di_field(x->json, "messages")) {
+        TRY(prompt_ids(x, x->request.body, "chat", &ids, &n, err));
+    } else {
+        CHECK(di_json_is(prompt, DI_JSON_STRING), err, DI_ERR_INVALID, "prompt", "must be a string, or give messages");
+        TRY(plain_ids(x, prompt->text, &ids, &n, err));
+    }
+    TRY(di_engine_info(x->setup->engine, &info, sizeof info, err));
+    bool bos =
+        di_json_is(prompt, DI_JSON_STRING) && !(di_json_is(special, DI_JSON_BOOL) && !special->boolean) && !(n && ids[0] == info.bos_id);
+    di_buf_addf(&x->reply, "{\"count\":%zu,\"max_model_len\":%lld,\"tokens\":[", n + bos, (long long)info.context);
+    if (bos)
+        di_buf_addf(&x->reply, n ? "%d," : "%d", info.bos_id);
+    for (size_t i = 0; i < n; i++)
+        di_buf_addf(&x->reply, i ? ",%d" : "%d", ids[i]);
+    di_buf_adds(&x->reply, "],\"token_strs\":");
+    if (di_field_true(x->json, "return_token_strs")) {
+        di_buf_addc(&x->reply, '[');
+        if (bos) {
+            di_write_token(&x->reply, x->setup->engine, info.bos_id, &bytes, room);
+            di_buf_adds(&x->reply, n ? "," : "");
+        }
+        for (size_t i = 0; i < n; i++) {
+            di_buf_adds(&x->reply, i ? "," : "");
+            di_write_token(&x->reply, x->setup->engine, ids[i], &bytes, room);
+        }
+        di_buf_adds(&x->reply, "]}");
+    } else {
+        di_buf_adds(&x->reply, "null}");
+    }
+out:
+    di_free(ids);
+    return status;
+}
+
+static di_status detokenize(struct di_exchange *x, di_error *err)
+{
+    di_status status = DI_OK;
+    const struct di_json *tokens = di_field(x->json, "tokens");
+    int32_t *ids = NULL;
+    char *text = NULL;
+    size_t n = 0, bytes;
+    CHECK(di_json_is(tokens, DI_JSON_ARRAY), err, DI_ERR_INVALID, "tokens", "must be a list of token ids");
+    ids = di_calloc(tokens->count, sizeof *ids);
+    CHECK(ids, err, DI_ERR_MEMORY, "", "out of memory for %zu ids", tokens->count);
+    for (const struct di_json *v = tokens->child; v; v = v->next) {
+        int64_t id;
+        CHECK(di_json_int(v, &id) && id >= 0 && id <= INT32_MAX, err, DI_ERR_INVALID, "tokens", "entry %zu is no token id", n);
+        ids[n++] = (int32_t)id;
+    }
+    TRY(di_engine_decode(x->setup->engine, ids, n, NULL, 0, &bytes, err));
+    text = di_malloc(bytes);
+    CHECK(text, err, DI_ERR_MEMORY, "", "out of memory for %zu bytes", bytes);
+    TRY(di_engine_decode(x->setup->engine, ids, n, text, bytes, &bytes, err));
+    di_buf_adds(&x->reply, "{\"prompt\":");
+    di_json_write_string(&x->reply, (struct di_str){text, bytes});
+    di_buf_addc(&x->reply, '}');
+out:
+    di_free(ids);
+    di_free(text);
+    return status;
+}
+
+/* ---------------------------------------------------------------- stored responses */
+
+static di_status stored(struct di_exchange *x, bool drop, di_error *err)
+{
+    struct di_response_store *s = x->setup->store;
+    struct di_str id = x->request.id;
+    bool found =
+        s && (drop ? di_response_store_delete(s, x->request.tenant, id) : di_response_store_get(s, x->request.tenant, id, NULL, &x->reply));
+    if (!found)
+        return di_fail(err, DI_ERR_NOT_FOUND, "id", "there is no response with this id");
+    if (drop) {
+        di_buf_adds(&x->reply, "{\"id\":");
+        di_json_write_string(&x->reply, id);
+        di_buf_adds(&x->reply, ",\"object\":\"response\",\"deleted\":true}");
+    }
+    return DI_OK;
+}
+
+di_status di_exchange_reply(struct di_exchange *x, di_error *err)
+{
+    di_status status = DI_OK;
+    switch (x->request.route) {
+    case DI_ROUTE_MODELS: write_models(&x->reply, x->setup); break;
+    case DI_ROUTE_MODEL: TRY(model(x, err)); break;
+    case DI_ROUTE_COUNT_TOKENS: TRY(count_tokens(x, err)); break;
+    case DI_ROUTE_TOKENIZE: TRY(tokenize(x, err)); break;
+    case DI_ROUTE_DETOKENIZE: TRY(detokenize(x, err)); break;
+    case DI_ROUTE_RESPONSE_GET: TRY(stored(x, false, err)); break;
+    case DI_ROUTE_RESPONSE_DELETE: TRY(stored(x, true, err)); break;
+    default: break;
+    }
+    TRY(di_buf_ok(&x->reply, err));
+out:
+    return status;
+}

@@ -1,0 +1,188 @@
+/* Pieces of JSON that several dialects write. */
+#include "server/protocol_impl.h"
+
+#include "base/utf8.h"
+
+#include <math.h>
+
+void di_write_key(struct di_buf *b, const char *key)
+{
+    di_buf_addc(b, ',');
+    di_buf_addc(b, '"');
+    di_buf_adds(b, key);
+    di_buf_adds(b, "\":");
+}
+
+void di_write_string(struct di_buf *b, const char *key, struct di_str value)
+{
+    di_write_key(b, key);
+    di_json_write_string(b, value);
+}
+
+void di_write_int(struct di_buf *b, const char *key, int64_t value)
+{
+    di_write_key(b, key);
+    di_buf_addf(b, "%lld", (long long)value);
+}
+
+void di_write_echo(struct di_buf *b, const char *key, const struct di_json *value, const char *otherwise)
+{
+    di_write_key(b, key);
+    if (value)
+        di_json_write_compact(b, value);
+    else
+        di_buf_adds(b, otherwise);
+}
+
+struct di_usage di_exchange_usage(const struct di_exchange *x)
+{
+    struct di_usage u = {0};
+    for (size_t i = 0; i < x->n_answers; i++) {
+        const struct di_answer *a = &x->answers[i];
+        if (i % x->n_samples == 0) {
+            u.prompt += a->prompt_tokens;
+            u.cached += a->cached_tokens;
+        }
+        u.completion += a->completion_tokens;
+        u.reasoning += a->n_reasoning;
+        u.drafted += a->drafted;
+        u.accepted += a->accepted;
+    }
+    return u;
+}
+
+void di_write_usage(struct di_buf *b, struct di_usage u)
+{
+    di_buf_addf(
+        b,
+        "{\"prompt_tokens\":%lld,\"completion_tokens\":%lld,\"total_tokens\":%lld,\"prompt_tokens_details\":{\"cached_tokens\":%lld},"
+        "\"completion_tokens_details\":{\"reasoning_tokens\":%lld,\"drafted_tokens\":%lld,\"accepted_tokens\":%lld},"
+        "\"prompt_cache_hit_tokens\":%lld,\"prompt_cache_miss_tokens\":%lld}",
+        (long long)u.prompt, (long long)u.completion, (long long)(u.prompt + u.completion), (long long)u.cached, (long long)u.reasoning,
+        (long long)u.drafted, (long long)u.accepted, (long long)u.cached, (long long)(u.prompt - u.cached));
+}
+
+const char *di_chat_finish(const struct di_answer *a)
+{
+    switch (a->reason) {
+    case DI_REASON_LENGTH: return "length";
+    case DI_REASON_TOOL_CALLS: return "tool_calls";
+    case DI_REASON_CANCELLED:
+    case DI_REASON_DEADLINE:
+    case DI_REASON_ERROR: return "insufficient_system_resource";
+    default: return "stop";
+    }
+}
+
+void di_write_stop_reason(struct di_buf *b, const struct di_exchange *x, const struct di_answer *a)
+{
+    const struct di_json *ids = di_field(x->json, "stop_token_ids");
+    di_write_key(b, "stop_reason");
+    if (a->stop_index >= 0) {
+        di_json_write_string(b, di_buf_str(&a->stop));
+        return;
+    }
+    for (const struct di_json *v = di_json_is(ids, DI_JSON_ARRAY) && a->reason == DI_REASON_STOP ? ids->child : NULL; v; v = v->next) {
+        int64_t id;
+        if (di_json_int(v, &id) && id == a->last_token) {
+            di_buf_addf(b, "%lld", (long long)id);
+            return;
+        }
+    }
+    di_buf_adds(b, "null");
+}
+
+void di_write_token(struct di_buf *b, const di_engine *engine, int32_t id, struct di_str *bytes, char room[static 256])
+{
+    size_t n = 0;
+    if (!engine || di_engine_token_bytes(engine, id, room, 256, &n, NULL) != DI_OK)
+        n = 0;
+    *bytes = (struct di_str){room, n < 256 ? n : 256}; /* no vocabulary has longer ones */
+    if (di_utf8_valid(*bytes, NULL)) {
+        di_json_write_string(b, *bytes);
+        return;
+    }
+    di_buf_addc(b, '"');
+    for (size_t i = 0; i < bytes->n; i++)
+        di_buf_addf(b, "\\\\x%02x", (unsigned char)bytes->p[i]);
+    di_buf_addc(b, '"');
+}
+
+/* What has no chance at all: JSON has no infinity, and clients know this number. */
+#define IMPOSSIBLE (-9999.0)
+
+void di_write_chance(struct di_buf *b, float logprob)
+{
+    di_json_write_double(b, isfinite(logprob) ? (double)logprob : IMPOSSIBLE);
+}
+
+static void write_token_and_bytes(struct di_buf *b, const di_engine *engine, int32_t id, float logprob)
+{
+    char room[256];
+    struct di_str bytes;
+    di_buf_adds(b, "{\"token\":");
+    di_write_token(b, engine, id, &bytes, room);
+    di_write_key(b, "logprob");
+    di_write_chance(b, logprob);
+    di_buf_adds(b, ",\"bytes\":[");
+    for (size_t i = 0; i < bytes.n; i++)
+        di_buf_addf(b, "%s%d", i ? "," : "", (unsigned char)bytes.p[i]);
+    di_buf_addc(b, ']');
+}
+
+void di_write_logprob(struct di_buf *b, const di_engine *engine, const di_output *o)
+{
+    write_token_and_bytes(b, engine, o->token, o->logprob);
+    di_buf_adds(b, ",\"top_logprobs\":[");
+    for (uint32_t i = 0; i < o->n_alternatives; i++) {
+        if (i)
+            di_buf_addc(b, ',');
+        write_token_and_bytes(b, engine, o->alternatives[i].id, o->alternatives[i].logprob);
+        di_buf_addc(b, '}');
+    }
+    di_buf_adds(b, "]}");
+}
+
+void di_write_custom_input(struct di_buf *b, const struct di_answer_call *c)
+{
+    struct di_arena arena;
+    struct di_json *v;
+    di_arena_init(&arena);
+    struct di_str raw = {c->arguments.p ? c->arguments.p : "", c->arguments.n};
+    bool is = di_json_parse(raw, NULL, &arena, &v, NULL) == DI_OK && di_json_is(di_json_get(v, "input"), DI_JSON_STRING);
+    di_json_write_string(b, is ? di_json_get(v, "input")->text : raw);
+    di_arena_fini(&arena);
+}
+
+void di_write_openai_head(struct di_buf *b, const struct di_exchange *x, const char *object)
+{
+    di_buf_adds(b, "{\"id\":");
+    di_json_write_string(b, di_str_c(x->id));
+    di_buf_addf(b, ",\"object\":\"%s\",\"created\":%lld,\"model\":", object, (long long)x->request.now);
+    di_json_write_string(b, di_str_c(x->model));
+    di_buf_adds(b, ",\"system_fingerprint\":\"deepinfer-" DI_VERSION_STRING "\",\"choices\":[");
+}
+
+void di_write_chunk_usage(struct di_buf *b, const struct di_exchange *x, bool finish)
+{
+    bool all = x->n_finished == x->n_answers;
+    if (x->continuous_usage || (x->setup->usage_on_finish && finish && all)) {
+        di_write_key(b, "usage");
+        di_write_usage(b, di_exchange_usage(x));
+    } else if (x->include_usage) {
+        di_buf_adds(b, ",\"usage\":null");
+    }
+}
+
+/* OpenAI's way: one more chunk with the usage and no choice. */
+void di_write_openai_end(struct di_buf *b, const struct di_exchange *x, const char *object)
+{
+    if (x->include_usage && !x->setup->usage_on_finish) {
+        di_buf_adds(b, "data: ");
+        di_write_openai_head(b, x, object);
+        di_buf_adds(b, "],\"usage\":");
+        di_write_usage(b, di_exchange_usage(x));
+        di_buf_adds(b, "}\n\n");
+    }
+    di_buf_adds(b, "data: [DONE]\n\n");
+}
