@@ -372,12 +372,20 @@ static struct request *find(const struct di_core *e, int64_t id, int *slot)
     return q;
 }
 
+/* After a replay the rings hold what they should from the end of the hit on (cache/hit_plan.h). */
+static int64_t rings_right_from(const struct slot *s)
+{
+    return s->replay.floor > 0 ? s->replay.write_from : 0;
+}
+
 /* The next row at which the launches of a slot pause, so that its state can be saved: not launched yet, not computed. The end of the prompt needs no
  * pause, a launch ends there. */
 static int64_t next_save(const struct di_core *e, const struct slot *s)
 {
     const struct request *q = s->req;
     int64_t next = INT64_MAX, least = s->n_rows > s->n_computed ? s->n_rows : s->n_computed + 1;
+    if (least < rings_right_from(s))
+        least = rings_right_from(s);
     if (s->common >= least)
         next = s->common;
     for (size_t i = 0; i < q->r.n_save_at; i++)
@@ -392,6 +400,8 @@ static int64_t next_save(const struct di_core *e, const struct slot *s)
 static void save(struct di_core *e, int slot, int64_t at)
 {
     struct slot *s = &e->slots[slot];
+    if (at < rings_right_from(s))
+        return;
     di_reuse_save(e->reuse, slot, s->req->tokens, at, s->n_rows);
     s->page_version = ++e->page_versions;
 }
