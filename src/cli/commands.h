@@ -6,6 +6,7 @@
 
 extern const struct di_command di_cmd_generate;
 extern const struct di_command di_cmd_chat;
+extern const struct di_command di_cmd_serve;
 extern const struct di_command di_cmd_inspect;
 extern const struct di_command di_cmd_tokenize;
 extern const struct di_command di_cmd_render;

@@ -10,6 +10,7 @@
 static const struct di_command *const table[] = {
     &di_cmd_generate,
     &di_cmd_chat,
+    &di_cmd_serve,
     &di_cmd_inspect,
     &di_cmd_tokenize,
     &di_cmd_render,

@@ -1,0 +1,249 @@
+/* deepinfer serve: the model behind HTTP (src/server/server.h). The port answers before the model is loaded, with 503. */
+#include "cli/io.h"
+#include "cli/load.h"
+#include "server/server.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+struct options {
+    struct di_load_options load;
+    const char *host, *unix_socket, *tls_cert, *tls_key, *api_keys, *cors_origin, *access_log, *log_format;
+    struct di_str_list names;
+    int64_t port, cache_blocks, seed, max_connections, max_body, max_queue, max_output, store;
+    double timeout, head_timeout, body_timeout, idle_timeout, write_timeout, drain_timeout, comment, stall;
+    bool strict_models, usage_on_finish, reasoning_twin, blank_lines;
+};
+
+#define AT(field) offsetof(struct options, field)
+static const struct di_option table[] = {
+    DI_LOAD_ROWS(struct options, "16"),
+    DI_REUSE_ROWS(struct options, "true"),
+    {"cache-blocks", DI_OPT_INT, AT(cache_blocks), "0", 0, INT32_MAX, NULL, "N",
+     "Blocks of 64 tokens in the cache; 0 is enough for --max-batch requests of the full context.", false},
+    {"seed", DI_OPT_INT, AT(seed), "0", 0, (double)INT64_MAX, NULL, "S", "Of requests that have none.", false},
+    {"served-model-name", DI_OPT_LIST, AT(names), NULL, 0, 0, NULL, "NAME",
+     "Name of the model for clients; may be given several times, the first is shown. Default: the directory's name.", false},
+    {"strict-models", DI_OPT_BOOL, AT(strict_models), "false", 0, 0, NULL, NULL, "Answer 404 to requests for another model's name.", false},
+    {"usage-on-finish", DI_OPT_BOOL, AT(usage_on_finish), "false", 0, 0, NULL, NULL,
+     "Streamed usage as DeepSeek sends it: always, on the chunk with finish_reason.", false},
+    {"reasoning-twin", DI_OPT_BOOL, AT(reasoning_twin), "false", 0, 0, NULL, NULL,
+     "Send reasoning under both its names, reasoning_content and reasoning.", false},
+    {"response-store", DI_OPT_INT, AT(store), "0", 0, 1 << 20, NULL, "MIB",
+     "Memory for responses that previous_response_id can refer to; 0 is none.", false},
+
+    {"host", DI_OPT_STRING, AT(host), "127.0.0.1", 0, 0, NULL, "ADDRESS", "Where to listen; 0.0.0.0 or :: is every interface.", false},
+    {"port", DI_OPT_INT, AT(port), "8000", -1, 65535, NULL, "N", "0 is any free port, which is printed; -1 is none.", false},
+    {"unix-socket", DI_OPT_STRING, AT(unix_socket), NULL, 0, 0, NULL, "PATH", "Listen on this socket, too.", false},
+    {"tls-cert", DI_OPT_STRING, AT(tls_cert), NULL, 0, 0, NULL, "FILE", "Certificate chain (PEM); with --tls-key. SIGHUP reads them again.",
+     false},
+    {"tls-key", DI_OPT_STRING, AT(tls_key), NULL, 0, 0, NULL, "FILE", "Its private key (PEM).", false},
+    {"api-keys", DI_OPT_STRING, AT(api_keys), NULL, 0, 0, NULL, "FILE",
+     "Ask for a key. A line is SHA256 TENANT [rate=N] [concurrency=N]. SIGHUP reads it again.", false},
+    {"cors-origin", DI_OPT_STRING, AT(cors_origin), NULL, 0, 0, NULL, "ORIGIN", "Let pages of this origin ask, * is all; default none.",
+     false},
+
+    {"max-connections", DI_OPT_INT, AT(max_connections), "16384", 1, 1 << 20, NULL, "N", "Open connections; more get 503.", false},
+    {"max-body", DI_OPT_INT, AT(max_body), "32", 1, 4096, NULL, "MIB", "Longest request body; larger ones get 413.", false},
+    {"max-queue", DI_OPT_INT, AT(max_queue), "1024", 0, 1 << 20, NULL, "N", "Requests that may wait beyond --max-batch; more get 429.",
+     false},
+    {"max-output", DI_OPT_INT, AT(max_output), "1024", 1, 1 << 20, NULL, "KIB",
+     "Of one response, held for a client that reads slowly; at more it is dropped.", false},
+    {"timeout", DI_OPT_DOUBLE, AT(timeout), "0", 0, 1e6, NULL, "S", "Longest life of a request in the engine; 0 is no limit.", false},
+    {"head-timeout", DI_OPT_DOUBLE, AT(head_timeout), "10", 0.1, 3600, NULL, "S", "For the head of a request, and a TLS handshake.", false},
+    {"body-timeout", DI_OPT_DOUBLE, AT(body_timeout), "20", 0.1, 3600, NULL, "S", "For each 64 KiB of its body.", false},
+    {"idle-timeout", DI_OPT_DOUBLE, AT(idle_timeout), "75", 0.1, 86400, NULL, "S", "Between two requests of a connection.", false},
+    {"write-timeout", DI_OPT_DOUBLE, AT(write_timeout), "30", 0.1, 3600, NULL, "S", "A client that takes nothing for so long is dropped.",
+     false},
+    {"drain-timeout", DI_OPT_DOUBLE, AT(drain_timeout), "30", 0, 86400, NULL, "S",
+     "At SIGTERM what is under way may take so long; then it ends with an error.", false},
+    {"keep-alive-comment", DI_OPT_DOUBLE, AT(comment), "3", 0, 3600, NULL, "S",
+     "A stream that has sent nothing for so long sends a comment; 0 is never.", false},
+    {"blank-lines", DI_OPT_BOOL, AT(blank_lines), "false", 0, 0, NULL, NULL,
+     "Send line feeds in the same way before answers that are no streams. Errors then come with status 200.", false},
+    {"stall-timeout", DI_OPT_DOUBLE, AT(stall), "60", 0, 86400, NULL, "S",
+     "/health says 503 when there is work but no step ended for so long; 0 is never.", false},
+    {"access-log", DI_OPT_STRING, AT(access_log), NULL, 0, 0, NULL, "FILE", "A line for each request; - is stderr.", false},
+    {"log-format", DI_OPT_CHOICE, AT(log_format), "text", 0, 0, "text|json", NULL, "Of messages and access log.", false},
+};
+
+/* ---------------------------------------------------------------- configuration */
+
+/* Descriptors that systemd passes (sd_listen_fds(3)): 3, 4, ... */
+static size_t inherited_sockets(int *fds, size_t max)
+{
+    const char *pid = getenv("LISTEN_PID"), *count = getenv("LISTEN_FDS");
+    if (!pid || !count || strtol(pid, NULL, 10) != (long)getpid())
+        return 0;
+    long n = strtol(count, NULL, 10);
+    size_t used = n < 0 ? 0 : (size_t)n < max ? (size_t)n : max;
+    for (size_t i = 0; i < used; i++)
+        fds[i] = 3 + (int)i;
+    unsetenv("LISTEN_PID");
+    unsetenv("LISTEN_FDS");
+    return used;
+}
+
+/* As many descriptors as connections need, if the system grants them. */
+static size_t raise_descriptors(int64_t connections)
+{
+    const size_t other = 64;
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0)
+        return (size_t)connections;
+    limit.rlim_cur = limit.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &limit);
+    if (limit.rlim_max == RLIM_INFINITY || limit.rlim_max >= (rlim_t)connections + other)
+        return (size_t)connections;
+    size_t granted = limit.rlim_max > 2 * other ? (size_t)limit.rlim_max - other : other;
+    fprintf(stderr, "warning: the system grants %zu file descriptors, so --max-connections is %zu\n", (size_t)limit.rlim_max, granted);
+    return granted;
+}
+
+static void quit_now(void *ctx)
+{
+    (void)ctx;
+    _exit(DI_EXIT_SOME_FAILED);
+}
+
+static int ms(double seconds)
+{
+    return (int)(seconds * 1000);
+}
+
+static void server_config(const struct options *o, struct di_server_config *c)
+{
+    *c = (struct di_server_config){.host = o->host,
+                                   .port = (int)o->port,
+                                   .unix_socket = o->unix_socket,
+                                   .tls_cert = o->tls_cert,
+                                   .tls_key = o->tls_key,
+                                   .api_keys = o->api_keys,
+                                   .cors_origin = o->cors_origin,
+                                   .access_log = o->access_log,
+                                   .json_log = strcmp(o->log_format, "json") == 0,
+                                   .messages = stderr,
+                                   .max_waiting = (int)o->max_queue,
+                                   .request_ms = ms(o->timeout),
+                                   .drain_ms = ms(o->drain_timeout),
+                                   .comment_ms = ms(o->comment),
+                                   .stall_ms = ms(o->stall),
+                                   .blank_lines = o->blank_lines,
+                                   .notify = getenv("NOTIFY_SOCKET"),
+                                   .quit = quit_now};
+    c->limits = (struct di_http_limits){.head = 32 << 10,
+                                        .body = (size_t)o->max_body << 20,
+                                        .bodies = (size_t)o->max_body << 23,
+                                        .output = (size_t)o->max_output << 10,
+                                        .connections = raise_descriptors(o->max_connections),
+                                        .head_ms = ms(o->head_timeout),
+                                        .body_ms = ms(o->body_timeout),
+                                        .idle_ms = ms(o->idle_timeout),
+                                        .write_ms = ms(o->write_timeout)};
+}
+
+static void show_progress(void *ctx, uint64_t done, uint64_t total)
+{
+    int *shown = ctx;
+    int percent = total ? (int)(done * 100 / total) : 100;
+    if (percent > *shown && percent <= 100)
+        fprintf(stderr, "\rloading weights: %3d %%%s", *shown = percent, percent == 100 ? "\n" : "");
+}
+
+static void engine_config(const struct options *o, int *shown, di_engine_config *c)
+{
+    const struct di_load_options *l = &o->load;
+    di_engine_config_init(c, sizeof *c);
+    c->model = l->model;
+    c->isa = l->isa;
+    c->numerics = l->numerics;
+    c->threads = (int32_t)l->threads;
+    c->max_batch = (int32_t)l->max_batch;
+    c->prefill_chunk = (int32_t)l->prefill_chunk;
+    c->cache_blocks = (int32_t)o->cache_blocks;
+    c->no_reuse = !l->reuse;
+    c->state_slots = (int32_t)l->states;
+    c->context = l->context;
+    c->seed = o->seed;
+    if (!l->quiet && isatty(STDERR_FILENO)) {
+        c->progress = show_progress;
+        c->progress_context = shown;
+    }
+}
+
+static di_status print_plan(const di_engine_config *c, di_error *err)
+{
+    di_memory_plan p;
+    di_status status = di_engine_plan(c, &p, sizeof p, err);
+    const double mib = 1 << 20;
+    if (status == DI_OK)
+        fprintf(stderr,
+                "memory plan (MiB): weights %.1f repacked + %.1f in place, cache and state of %d requests of %lld tokens %.1f, "
+                "activations %.1f, scratch %.1f; total %.1f at most\n",
+                (double)p.weights_packed / mib, (double)p.weights_mapped / mib, c->max_batch, (long long)p.context, (double)p.cache / mib,
+                (double)p.activations / mib, (double)p.scratch / mib, (double)p.total / mib);
+    return status;
+}
+
+/* ---------------------------------------------------------------- the service */
+
+static di_status attach(const struct options *o, struct di_server *server, di_engine *engine, di_error *err)
+{
+    di_model_info info = {0};
+    di_status status = DI_OK;
+    TRY(di_engine_info(engine, &info, sizeof info, err));
+    struct di_serve_model m = {.engine = engine,
+                               .names = o->names.count ? o->names.items : &info.name,
+                               .n_names = o->names.count ? o->names.count : 1,
+                               .reject_unknown_models = o->strict_models,
+                               .usage_on_finish = o->usage_on_finish,
+                               .reasoning_twin = o->reasoning_twin,
+                               .store_bytes = (size_t)o->store << 20};
+    TRY(di_server_attach(server, &m, err));
+    if (fprintf(stdout, "listening on %s\n", di_server_address(server)) < 0 || fflush(stdout) != 0)
+        fprintf(stderr, "warning: standard output is closed\n"); /* no reason to stop */
+    di_server_wait(server);
+out:
+    return status;
+}
+
+static int run(const void *options)
+{
+    const struct options *o = options;
+    struct di_server_config config;
+    struct di_server *server = NULL;
+    di_engine *engine = NULL;
+    di_engine_config c;
+    di_error err = {0};
+    di_status status = DI_OK;
+    int fds[8], shown = -1;
+    CHECK(strcmp(o->load.backend, "cpu") == 0, &err, DI_ERR_UNSUPPORTED, "backend", "the %s back end is not part of this version",
+          o->load.backend);
+    engine_config(o, &shown, &c);
+    if (!o->load.quiet)
+        TRY(print_plan(&c, &err));
+    server_config(o, &config);
+    config.n_fds = inherited_sockets(fds, sizeof fds / sizeof *fds);
+    config.fds = fds;
+    TRY(di_server_create(&config, &server, &err));
+    TRY(di_engine_open(&c, &engine, &err));
+    TRY(di_engine_start(engine, &err));
+    TRY(attach(o, server, engine, &err));
+out:
+    di_engine_stop(engine);
+    di_engine_close(engine);
+    di_server_destroy(server);
+    return status == DI_OK ? DI_EXIT_OK : di_cli_fail("serve", &err);
+}
+
+const struct di_command di_cmd_serve = {
+    .name = "serve",
+    .summary = "answer HTTP requests: the protocols of OpenAI and Anthropic, a web page, metrics",
+    .usage = "--model DIR [--host ADDRESS] [--port N] [options]",
+    .options = table,
+    .n_options = sizeof table / sizeof *table,
+    .options_size = sizeof(struct options),
+    .run = run,
+};

@@ -1,0 +1,240 @@
+#include "server/auth.h"
+
+#include "base/clock.h"
+#include "base/file.h"
+
+#include <math.h>
+#include <openssl/crypto.h>
+#include <openssl/sha.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#define MAX_FILE ((size_t)4 << 20)
+
+/* Keys are single blocks, because requests hold on to theirs beyond a reload. */
+struct di_keys {
+    struct di_key **items;
+    size_t count, room;
+};
+
+static void key_put(struct di_key *key)
+{
+    if (--key->holders == 0)
+        di_free(key);
+}
+
+void di_keys_destroy(struct di_keys *k)
+{
+    if (!k)
+        return;
+    for (size_t i = 0; i < k->count; i++)
+        key_put(k->items[i]);
+    di_free(k->items);
+    di_free(k);
+}
+
+static struct di_key *find_hash(const struct di_keys *k, const unsigned char hash[32])
+{
+    struct di_key *found = NULL;
+    for (size_t i = 0; k && i < k->count; i++) /* all of them: the time tells nothing */
+        if (CRYPTO_memcmp(k->items[i]->hash, hash, 32) == 0)
+            found = k->items[i];
+    return found;
+}
+
+struct di_key *di_keys_find(struct di_keys *k, struct di_str presented)
+{
+    unsigned char hash[32];
+    if (presented.n == 0)
+        return NULL;
+    SHA256((const unsigned char *)presented.p, presented.n, hash);
+    return find_hash(k, hash);
+}
+
+/* ---------------------------------------------------------------- the file */
+
+static struct di_str next_word(struct di_str *line)
+{
+    size_t a = 0, b;
+    while (a < line->n && (line->p[a] == ' ' || line->p[a] == '\t' || line->p[a] == '\r'))
+        a++;
+    for (b = a; b < line->n && line->p[b] != ' ' && line->p[b] != '\t' && line->p[b] != '\r';)
+        b++;
+    struct di_str word = {line->p + a, b - a};
+    *line = (struct di_str){line->p + b, line->n - b};
+    return word;
+}
+
+static bool parse_hash(struct di_str s, unsigned char out[32])
+{
+    if (di_str_starts(s, DI_STR("sha256:")))
+        s = (struct di_str){s.p + 7, s.n - 7};
+    if (s.n != 64)
+        return false;
+    for (size_t i = 0; i < 64; i++) {
+        char c = s.p[i];
+        int digit = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+        if (digit < 0)
+            return false;
+        out[i / 2] = (unsigned char)(i % 2 ? out[i / 2] | digit : digit << 4);
+    }
+    return true;
+}
+
+static bool parse_limit(struct di_str word, const char *name, double max, double *out)
+{
+    char text[24], *end;
+    if (!di_str_starts(word, di_str_c(name)) || word.n - strlen(name) >= sizeof text || word.n == strlen(name))
+        return false;
+    snprintf(text, sizeof text, "%.*s", (int)(word.n - strlen(name)), word.p + strlen(name));
+    *out = strtod(text, &end);
+    return *end == 0 && *out > 0 && *out <= max;
+}
+
+static uint64_t tenant_of(const char *name)
+{
+    unsigned char hash[32];
+    uint64_t tenant;
+    SHA256((const unsigned char *)name, strlen(name), hash);
+    memcpy(&tenant, hash, sizeof tenant);
+    return tenant ? tenant : 1;
+}
+
+/* What is wrong with the line, or NULL. */
+static const char *parse_key(struct di_str line, struct di_key *key)
+{
+    struct di_str hash = next_word(&line), name = next_word(&line), word;
+    double concurrency;
+    if (!parse_hash(hash, key->hash))
+        return "does not begin with a SHA-256 of 64 hexadecimal digits";
+    if (name.n == 0 || name.n >= sizeof key->name)
+        return "needs the name of a tenant, at most 63 bytes, behind the hash";
+    for (size_t i = 0; i < name.n; i++)
+        if ((unsigned char)name.p[i] < 0x21 || name.p[i] == '"' || name.p[i] == '\\' || (unsigned char)name.p[i] >= 0x7f)
+            return "has a tenant name with a character that is not allowed";
+    memcpy(key->name, name.p, name.n);
+    key->tenant = tenant_of(key->name);
+    while ((word = next_word(&line)).n) {
+        if (parse_limit(word, "concurrency=", 1e6, &concurrency))
+            key->concurrency = (int)ceil(concurrency);
+        else if (!parse_limit(word, "rate=", 1e9, &key->per_minute))
+            return "has something behind the tenant that is neither rate=N (requests a minute) nor concurrency=N";
+    }
+    return NULL;
+}
+
+static double bucket_room(const struct di_key *key)
+{
+    return fmax(1, key->per_minute / 6);
+}
+
+/* Takes the key. */
+static bool add_key(struct di_keys *k, struct di_key *key)
+{
+    if (k->count == k->room) {
+        size_t room = k->room ? 2 * k->room : 16;
+        void *items = di_realloc(k->items, room * sizeof *k->items);
+        if (!items) {
+            key_put(key);
+            return false;
+        }
+        k->items = items;
+        k->room = room;
+    }
+    k->items[k->count++] = key;
+    return true;
+}
+
+static di_status add_line(struct di_keys *k, const struct di_keys *before, struct di_str line, const char *where, di_error *err)
+{
+    struct di_key *key = di_calloc(1, sizeof *key);
+    if (!key)
+        return di_fail(err, DI_ERR_MEMORY, where, "out of memory");
+    key->holders = 1;
+    key->filled_ns = di_clock_ns();
+    const char *wrong = parse_key(line, key);
+    if (!wrong && find_hash(k, key->hash))
+        wrong = "has a key that stands in the file already";
+    if (wrong) {
+        di_free(key);
+        return di_fail(err, DI_ERR_FORMAT, where, "%s", wrong);
+    }
+    key->tokens = bucket_room(key);
+    struct di_key *old = find_hash(before, key->hash);
+    if (old && strcmp(old->name, key->name) == 0) { /* the same key with its present account, and the new limits */
+        old->per_minute = key->per_minute;
+        old->concurrency = key->concurrency;
+        old->tokens = fmin(old->tokens, bucket_room(old));
+        old->holders++;
+        di_free(key);
+        key = old;
+    }
+    return add_key(k, key) ? DI_OK : di_fail(err, DI_ERR_MEMORY, where, "out of memory");
+}
+
+static di_status parse_file(struct di_keys *k, const struct di_keys *before, struct di_str text, const char *path, di_error *err)
+{
+    di_status status = DI_OK;
+    for (int number = 1; text.n && status == DI_OK; number++) {
+        char where[160];
+        size_t end = di_str_find(text, DI_STR("\n"), 0);
+        struct di_str line = {text.p, end == SIZE_MAX ? text.n : end}, rest = line;
+        size_t used = line.n + (end != SIZE_MAX);
+        text = (struct di_str){text.p + used, text.n - used};
+        struct di_str word = next_word(&rest);
+        snprintf(where, sizeof where, "%s:%d", path, number);
+        if (word.n && word.p[0] != '#')
+            status = add_line(k, before, line, where, err);
+    }
+    return status;
+}
+
+di_status di_keys_load(const char *path, const struct di_keys *before, struct di_keys **out, di_error *err)
+{
+    di_status status = DI_OK;
+    struct di_buf text = {0};
+    struct di_keys *k = di_calloc(1, sizeof *k);
+    CHECK(k, err, DI_ERR_MEMORY, path, "out of memory");
+    TRY(di_file_read(path, MAX_FILE, &text, err));
+    TRY(parse_file(k, before, di_buf_str(&text), path, err));
+    CHECK(k->count, err, DI_ERR_FORMAT, path, "has no key");
+out:
+    di_buf_fini(&text);
+    if (status != DI_OK) {
+        di_keys_destroy(k);
+        k = NULL;
+    }
+    *out = k;
+    return status;
+}
+
+/* ---------------------------------------------------------------- limits */
+
+int di_key_admit(struct di_key *key, int64_t now_ns, const char **why)
+{
+    if (key->concurrency && key->running >= key->concurrency) {
+        *why = "this key has as many requests under way as it may";
+        return 1;
+    }
+    if (key->per_minute > 0) {
+        key->tokens = fmin(bucket_room(key), key->tokens + (double)(now_ns - key->filled_ns) * 1e-9 * key->per_minute / 60);
+        key->filled_ns = now_ns;
+        if (key->tokens < 1) {
+            *why = "this key has made as many requests as it may in a minute";
+            return (int)fmin(3600, ceil((1 - key->tokens) * 60 / key->per_minute));
+        }
+        key->tokens -= 1;
+    }
+    key->running++;
+    key->holders++;
+    key->requests++;
+    return 0;
+}
+
+void di_key_release(struct di_key *key)
+{
+    if (!key)
+        return;
+    key->running--;
+    key_put(key);
+}

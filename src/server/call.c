@@ -1,0 +1,407 @@
+/* Requests in the engine. A preparing thread makes the exchange and submits; from then on the exchange is the loop's, which gets the engine's records
+ * through the queue, turns them into bytes and gives those to the transport. */
+#include "server/server_impl.h"
+
+#include <stdio.h>
+#include <time.h>
+
+/* Copies of records that wait for the loop; a request that would add more is cancelled. The loop never waits, so they only pile up if the process is
+ * starved of CPU. */
+#define QUEUE_LIMIT ((size_t)64 << 20)
+
+struct di_call *di_call_create(struct di_server *s, struct di_http_request *r)
+{
+    struct di_call *c = di_calloc(1, sizeof *c);
+    if (!c)
+        return NULL;
+    c->server = s;
+    c->http = r;
+    c->next = s->calls;
+    if (c->next)
+        c->next->prev = c;
+    s->calls = c;
+    s->n_calls++;
+    r->user = c;
+    return c;
+}
+
+static void call_destroy(struct di_call *c)
+{
+    struct di_server *s = c->server;
+    *(c->prev ? &c->prev->next : &s->calls) = c->next;
+    if (c->next)
+        c->next->prev = c->prev;
+    s->n_calls--;
+    di_exchange_destroy(c->x);
+    di_key_release(c->key);
+    di_buf_fini(&c->body);
+    di_buf_fini(&c->path_id);
+    di_buf_fini(&c->early);
+    di_buf_fini(&c->whole);
+    di_free(c->subs);
+    di_free(c);
+}
+
+static bool engine_done(const struct di_call *c)
+{
+    return c->state == DI_CALL_HERE || (c->state == DI_CALL_RUNNING && c->n_unfinished == 0);
+}
+
+/* Free it if nobody needs it. */
+static void put(struct di_call *c)
+{
+    if (engine_done(c) && c->counted) {
+        c->counted = false;
+        c->server->live -= c->n_subs > 1 ? c->n_subs : 1;
+    }
+    if (engine_done(c) && !c->http)
+        call_destroy(c);
+}
+
+void di_call_http_done(struct di_call *c)
+{
+    c->http = NULL;
+    if (!engine_done(c))
+        di_call_cancel(c);
+    put(c);
+}
+
+void di_call_cancel(struct di_call *c)
+{
+    atomic_store(&c->gone, true);
+    if (c->state != DI_CALL_RUNNING || c->cancelled)
+        return;
+    c->cancelled = true;
+    for (size_t i = 0; i < c->n_subs; i++)
+        if (!c->subs[i].finished)
+            di_engine_cancel(c->server->engine, c->subs[i].id);
+}
+
+/* ---------------------------------------------------------------- output */
+
+/* Send what the exchange has written. */
+static void deliver(struct di_call *c, struct di_str bytes)
+{
+    struct di_http_request *r = c->http;
+    bool finished = di_exchange_finished(c->x), streams = di_exchange_streams(c->x);
+    if (!r)
+        return;
+    if (!streams)
+        di_buf_addv(&c->whole, bytes);
+    if (streams && (bytes.n || finished)) {
+        di_http_start(r, 200, di_exchange_content_type(c->x), di_call_headers(c, true));
+        di_http_send(r, bytes);
+        c->sent_ns = di_clock_ns();
+    }
+    if (!finished)
+        return;
+    int status = di_exchange_status(c->x);
+    if (streams) {
+        di_http_end(r);
+    } else if (r->started) { /* blank lines were sent */
+        di_http_send(r, di_buf_str(&c->whole));
+        di_http_end(r);
+    } else {
+        di_http_reply(r, status, status == 200 ? di_exchange_content_type(c->x) : "application/json", di_call_headers(c, false),
+                      di_buf_str(&c->whole));
+    }
+    if (c->n_unfinished)
+        di_call_cancel(c); /* what is left has nobody to go to */
+}
+
+static void fail(struct di_call *c, const struct di_http_error *e)
+{
+    struct di_http_request *r = c->http;
+    struct di_buf *out = &c->server->scratch;
+    di_call_cancel(c);
+    if (!r || r->answered)
+        return;
+    if (!c->x) {
+        di_call_reply_error(c, e, 0);
+        return;
+    }
+    di_buf_clear(out);
+    di_exchange_fail(c->x, e, r->started, out);
+    if (!r->started) {
+        di_http_reply(r, e->status, "application/json", di_call_headers(c, false), di_buf_str(out));
+        return;
+    }
+    di_http_send(r, di_buf_str(out));
+    di_http_close_after(r);
+    di_http_end(r);
+}
+
+void di_call_fail(struct di_call *c, int status, const char *message)
+{
+    struct di_http_error e;
+    if (c->state == DI_CALL_PREPARING) { /* the exchange is not ours yet */
+        atomic_store(&c->gone, true);
+        return;
+    }
+    di_http_error_set(&e, status, NULL, NULL, "%s", message);
+    fail(c, &e);
+}
+
+/* One record of submission `sub`. */
+static void take_record(struct di_call *c, struct di_sub *sub, const di_output *o)
+{
+    struct di_server *s = c->server;
+    struct di_buf *out = &s->scratch;
+    di_error err;
+    if (o->kind == DI_OUTPUT_FINISHED) {
+        sub->finished = true;
+        c->n_unfinished--;
+        c->prompt_tokens += o->prompt_tokens;
+        c->cached_tokens += o->cached_tokens;
+        c->completion_tokens += o->completion_tokens;
+        s->counters.prompt_tokens += (uint64_t)o->prompt_tokens;
+        s->counters.completion_tokens += (uint64_t)o->completion_tokens;
+        s->counters.success[o->reason <= DI_REASON_ERROR ? o->reason : DI_REASON_ERROR]++;
+    }
+    if (!c->http || c->refused || di_exchange_finished(c->x))
+        return;
+    di_buf_clear(out);
+    if (di_exchange_output(c->x, sub->index, o, out, &err) == DI_OK) {
+        deliver(c, di_buf_str(out));
+    } else {
+        struct di_http_error e;
+        di_http_error_from(&e, &err);
+        fail(c, &e);
+    }
+}
+
+static void take_early(void *ctx, void *to, const di_output *o)
+{
+    (void)ctx;
+    struct di_sub *sub = to;
+    take_record(sub->call, sub, o);
+}
+
+/* The preparing thread is done with it. */
+static void prepared(struct di_call *c)
+{
+    struct di_server *s = c->server;
+    di_error err;
+    c->state = DI_CALL_RUNNING;
+    c->n_unfinished = c->n_subs;
+    s->live += c->counted && c->n_subs > 1 ? c->n_subs - 1 : 0;
+    c->sent_ns = di_clock_ns();
+    if (c->refused && c->http) {
+        fail(c, &c->error);
+    } else if (!c->http || (atomic_load(&c->gone) && c->x && c->n_subs < di_exchange_submissions(c->x))) {
+        di_call_cancel(c);
+        if (c->http)
+            di_call_fail(c, 503, "the server is stopping");
+    } else {
+        di_buf_clear(&s->scratch);
+        if (di_exchange_begin(c->x, &s->scratch, &err) == DI_OK) {
+            deliver(c, di_buf_str(&s->scratch));
+        } else {
+            di_http_error_from(&c->error, &err);
+            fail(c, &c->error);
+        }
+    }
+    if (c->x)
+        snprintf(c->model, sizeof c->model, "%s", di_exchange_model(c->x));
+    di_records_each(&c->early, take_early, NULL);
+    di_buf_fini(&c->early);
+    put(c);
+}
+
+/* From the queue: a record for a submission, or a call that is prepared. */
+static void take(void *ctx, void *to, const di_output *o)
+{
+    (void)ctx;
+    if (!o) {
+        prepared(to);
+        return;
+    }
+    struct di_sub *sub = to;
+    struct di_call *c = sub->call;
+    if (c->state == DI_CALL_PREPARING) {
+        if (!di_records_add(&c->early, sub, o))
+            atomic_store(&sub->lost, true), atomic_store(&c->server->lost, true);
+        return;
+    }
+    take_record(c, sub, o);
+    put(c);
+}
+
+/* Memory ran out for records that had to arrive: end those submissions here. */
+static void take_lost(struct di_server *s)
+{
+    static const di_error err = {DI_ERR_MEMORY, "out of memory", ""};
+    bool left = false;
+    for (struct di_call *c = s->calls, *next; c; c = next) {
+        next = c->next;
+        for (size_t i = 0; c->state == DI_CALL_RUNNING && i < c->n_subs; i++) {
+            di_output o = {.kind = DI_OUTPUT_FINISHED, .token = -1, .reason = DI_REASON_ERROR, .stop_index = -1, .text = "", .error = &err};
+            if (atomic_load(&c->subs[i].lost) && !c->subs[i].finished)
+                take_record(c, &c->subs[i], &o);
+        }
+        left = left || c->state == DI_CALL_PREPARING;
+        if (c->state == DI_CALL_RUNNING)
+            put(c);
+    }
+    atomic_store(&s->lost, left);
+}
+
+void di_calls_on_queue(struct di_server *s)
+{
+    di_engine_queue_drain(s->queue, take, s);
+    if (atomic_load(&s->lost))
+        take_lost(s);
+    di_http_flush(s->http);
+}
+
+/* Something to read for clients that wait (spec/encoding.md §4.9), by the clock alone. */
+static void keep_alive(struct di_call *c, int64_t now)
+{
+    struct di_server *s = c->server;
+    if (c->state != DI_CALL_RUNNING || !c->http || c->http->answered || !c->x || di_exchange_finished(c->x))
+        return;
+    bool streams = di_exchange_streams(c->x);
+    if (s->config.comment_ms == 0 || (!streams && !s->config.blank_lines) || now - c->sent_ns < s->config.comment_ms * 1000000)
+        return;
+    di_http_start(c->http, 200, di_exchange_content_type(c->x), di_call_headers(c, streams));
+    di_http_send(c->http, di_exchange_keep_alive(c->x));
+    c->sent_ns = now;
+    s->counters.comments++;
+}
+
+void di_calls_on_tick(struct di_server *s, int64_t now_ns)
+{
+    for (struct di_call *c = s->calls; c; c = c->next)
+        keep_alive(c, now_ns);
+}
+
+void di_calls_destroy(struct di_server *s)
+{
+    while (s->calls) {
+        s->calls->http = NULL;
+        call_destroy(s->calls);
+    }
+}
+
+/* ---------------------------------------------------------------- the engine's thread */
+
+static int on_output(void *user, const di_output *output)
+{
+    struct di_sub *sub = user;
+    struct di_server *s = sub->call->server;
+    if (di_engine_queue_push(s->queue, sub, output, QUEUE_LIMIT))
+        return 1;
+    if (output->kind == DI_OUTPUT_FINISHED) {
+        atomic_store(&sub->lost, true);
+        atomic_store(&s->lost, true);
+    }
+    return 0;
+}
+
+/* ---------------------------------------------------------------- the preparing threads */
+
+static void submit_all(struct di_call *c)
+{
+    struct di_server *s = c->server;
+    size_t n = di_exchange_submissions(c->x);
+    di_error err;
+    c->subs = di_calloc(n ? n : 1, sizeof *c->subs);
+    if (!c->subs) {
+        di_http_error_set(&c->error, 503, NULL, NULL, "out of memory");
+        c->refused = true;
+        return;
+    }
+    for (size_t i = 0; i < n && !atomic_load(&c->gone); i++) {
+        di_submission sub;
+        c->subs[i].call = c;
+        c->subs[i].index = i;
+        di_exchange_submission(c->x, i, &sub);
+        sub.on_output = on_output;
+        sub.user = &c->subs[i];
+        sub.deadline_ms = s->config.request_ms;
+        if (di_engine_submit(s->engine, &sub, &c->subs[i].id, &err) != DI_OK) {
+            di_http_error_from(&c->error, &err);
+            c->refused = true;
+            return;
+        }
+        c->n_subs++;
+        di_exchange_submitted(c->x, i, c->subs[i].id);
+    }
+}
+
+static void prepare(struct di_call *c)
+{
+    struct di_server *s = c->server;
+    struct di_exchange_request request = {.route = c->row->route,
+                                          .body = di_buf_str(&c->body),
+                                          .id = di_buf_str(&c->path_id),
+                                          .request_id = di_str_c(c->id),
+                                          .tenant = c->key ? c->key->tenant : 0,
+                                          .now = (int64_t)time(NULL)};
+    if (di_exchange_create(&s->setup, &request, &c->x, &c->error) != DI_OK)
+        c->refused = true;
+    else
+        submit_all(c);
+}
+
+static void *work(void *arg)
+{
+    struct di_server *s = arg;
+    struct di_preparers *p = &s->preparers;
+    for (;;) {
+        pthread_mutex_lock(&p->lock);
+        while (!p->first && !p->stop)
+            pthread_cond_wait(&p->work, &p->lock);
+        struct di_call *c = p->first;
+        if (c) {
+            p->first = c->next_job;
+            if (!p->first)
+                p->last = &p->first;
+        }
+        pthread_mutex_unlock(&p->lock);
+        if (!c)
+            return NULL;
+        prepare(c);
+        while (!di_engine_queue_push(s->queue, c, NULL, 0)) /* without it the call would be lost */
+            nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
+    }
+}
+
+void di_call_prepare(struct di_call *c)
+{
+    struct di_preparers *p = &c->server->preparers;
+    c->body = c->http->body;
+    c->http->body = (struct di_buf){0};
+    c->state = DI_CALL_PREPARING;
+    pthread_mutex_lock(&p->lock);
+    *p->last = c;
+    p->last = &c->next_job;
+    pthread_cond_signal(&p->work);
+    pthread_mutex_unlock(&p->lock);
+}
+
+di_status di_preparers_start(struct di_server *s, di_error *err)
+{
+    struct di_preparers *p = &s->preparers;
+    p->last = &p->first;
+    pthread_mutex_init(&p->lock, NULL);
+    pthread_cond_init(&p->work, NULL);
+    for (; p->n_threads < DI_PREPARERS; p->n_threads++)
+        if (pthread_create(&p->threads[p->n_threads], NULL, work, s) != 0)
+            return di_fail(err, DI_ERR_LIMIT, "", "the system grants no thread");
+    return DI_OK;
+}
+
+void di_preparers_stop(struct di_server *s)
+{
+    struct di_preparers *p = &s->preparers;
+    pthread_mutex_lock(&p->lock);
+    p->stop = true;
+    pthread_cond_broadcast(&p->work);
+    pthread_mutex_unlock(&p->lock);
+    for (size_t i = 0; i < p->n_threads; i++)
+        pthread_join(p->threads[i], NULL);
+    p->n_threads = 0;
+    pthread_mutex_destroy(&p->lock);
+    pthread_cond_destroy(&p->work);
+}

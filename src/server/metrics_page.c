@@ -1,0 +1,149 @@
+/* GET /metrics: Prometheus text (spec/encoding.md §4.7). The engine's own names begin with deepinfer_; the others are what boards made for vLLM and
+ * SGLang query. */
+#include "server/server_impl.h"
+
+enum kind { GAUGE, COUNTER };
+
+/* One metric of one value under up to three names. */
+struct row {
+    const char *own, *vllm, *sglang; /* without prefix, or NULL */
+    enum kind kind;
+    double value;
+    const char *help;
+};
+
+static void add_header(struct di_buf *b, const char *prefix, const char *name, enum kind kind, const char *help)
+{
+    di_buf_addf(b, "# HELP %s%s %s\n# TYPE %s%s %s\n", prefix, name, help, prefix, name, kind == GAUGE ? "gauge" : "counter");
+}
+
+static void add_value(struct di_buf *b, const char *prefix, const char *name, const char *label, double value)
+{
+    di_buf_addf(b, "%s%s%s %.17g\n", prefix, name, label, value);
+}
+
+static void add_row(struct di_buf *b, const struct row *r, const char *label)
+{
+    const char *names[] = {r->own, r->vllm, r->sglang}, *const prefixes[] = {"deepinfer_", "vllm:", "sglang:"};
+    for (int i = 0; i < 3; i++) {
+        if (!names[i])
+            continue;
+        add_header(b, prefixes[i], names[i], r->kind, r->help);
+        add_value(b, prefixes[i], names[i], i == 0 ? "" : label, r->value);
+    }
+}
+
+static void add_rows(struct di_buf *b, const struct row *rows, size_t n, const char *label)
+{
+    for (size_t i = 0; i < n; i++)
+        add_row(b, &rows[i], label);
+}
+
+static double share(double part, double whole)
+{
+    return whole > 0 ? part / whole : 0;
+}
+
+static void add_engine(struct di_buf *b, const struct di_server *s, const char *label)
+{
+    const di_engine_stats *e = &s->stats;
+    double used = e->blocks - e->free_blocks;
+    const struct row rows[] = {
+        {"running", "num_requests_running", "num_running_reqs", GAUGE, e->running, "Requests that share the steps."},
+        {"waiting", "num_requests_waiting", "num_queue_reqs", GAUGE, e->waiting, "Requests that wait for a place."},
+        {"cache_used_ratio", "kv_cache_usage_perc", "token_usage", GAUGE, share(used, e->blocks),
+         "Part of the cache's blocks held by requests, 0 to 1."},
+        {NULL, "gpu_cache_usage_perc", NULL, GAUGE, share(used, e->blocks), "The same under its older name."},
+        {"cache_blocks", NULL, NULL, GAUGE, e->blocks, "Blocks of 64 tokens in the cache."},
+        {"cache_free_blocks", NULL, NULL, GAUGE, e->free_blocks, "Of them, held by no request; what they hold may still be reused."},
+        {"prompt_tokens_total", "prompt_tokens_total", "prompt_tokens_total", COUNTER, (double)s->counters.prompt_tokens,
+         "Tokens of prompts of finished requests."},
+        {"generation_tokens_total", "generation_tokens_total", "generation_tokens_total", COUNTER, (double)s->counters.completion_tokens,
+         "Sampled tokens of finished requests."},
+        {"preemptions_total", "num_preemptions_total", NULL, COUNTER, (double)e->preempted, "Requests that gave their place back."},
+        {"reuse_lookup_tokens_total", "prefix_cache_queries_total", NULL, COUNTER, (double)e->lookup_tokens,
+         "Prompt tokens that were looked up in the cache."},
+        {"reuse_cached_tokens_total", "prefix_cache_hits_total", NULL, COUNTER, (double)e->cached_tokens, "Of them, not computed again."},
+        {"reuse_hit_ratio", NULL, "cache_hit_rate", GAUGE, share((double)e->cached_tokens, (double)e->lookup_tokens),
+         "Their ratio since start."},
+        {"steps_total", NULL, NULL, COUNTER, (double)e->steps, "Steps of the model."},
+        {"step_prompt_rows_total", NULL, NULL, COUNTER, (double)e->prompt_rows, "Rows of prompts in steps."},
+        {"step_decode_rows_total", NULL, NULL, COUNTER, (double)e->decode_rows, "Rows of answers in steps."},
+        {"step_wasted_rows_total", NULL, NULL, COUNTER, (double)e->wasted_rows, "Rows computed for requests that had ended."},
+        {"step_compute_seconds_total", NULL, NULL, COUNTER, (double)e->compute_ns * 1e-9, "Time in which the model computed."},
+        {"step_host_seconds_total", NULL, NULL, COUNTER, (double)e->host_ns * 1e-9, "Time of scheduling and handling results."},
+        {"step_gap_seconds_total", NULL, NULL, COUNTER, (double)e->gap_ns * 1e-9, "Time in which the model waited between steps."},
+        {"requests_cancelled_total", NULL, NULL, COUNTER, (double)e->cancelled, "Requests of the engine that were cancelled."},
+        {"requests_failed_total", NULL, NULL, COUNTER, (double)e->failed, "Requests of the engine that failed."},
+        {"reuse_evicted_blocks_total", NULL, NULL, COUNTER, (double)e->evicted_blocks, "Cached blocks that made room."},
+    };
+    add_rows(b, rows, sizeof rows / sizeof *rows, label);
+}
+
+static void add_misses(struct di_buf *b, const struct di_server *s)
+{
+    const di_engine_stats *e = &s->stats;
+    add_header(b, "deepinfer_", "reuse_misses_total", COUNTER, "Why looking up a prompt ended before the prompt did.");
+    add_value(b, "deepinfer_", "reuse_misses_total", "{reason=\"never_seen\"}", (double)e->miss_never_seen);
+    add_value(b, "deepinfer_", "reuse_misses_total", "{reason=\"evicted\"}", (double)e->miss_evicted);
+    add_value(b, "deepinfer_", "reuse_misses_total", "{reason=\"diverged\"}", (double)e->miss_diverged);
+    add_value(b, "deepinfer_", "reuse_misses_total", "{reason=\"bounded\"}", (double)e->miss_bounded);
+}
+
+/* Requests of the engine by how they ended, under our name and vLLM's. */
+static void add_ends(struct di_buf *b, const struct di_server *s, const char *model)
+{
+    static const char *const prefixes[] = {"deepinfer_", "vllm:"}, *const names[] = {"requests_finished_total", "request_success_total"};
+    for (int k = 0; k < 2; k++) {
+        add_header(b, prefixes[k], names[k], COUNTER, "Requests of the engine by how they ended.");
+        for (int i = DI_REASON_STOP; i <= DI_REASON_ERROR; i++)
+            di_buf_addf(b, "%s%s{%s%sfinished_reason=\"%s\"} %llu\n", prefixes[k], names[k], k ? model : "", k ? "," : "",
+                        di_end_reason_name((di_end_reason)i), (unsigned long long)s->counters.success[i]);
+    }
+}
+
+static void add_server(struct di_buf *b, const struct di_server *s, const char *label)
+{
+    const struct di_http_counters *h = di_http_counters(s->http);
+    const struct row rows[] = {
+        {"up", NULL, NULL, GAUGE, di_server_healthy(s), "1 while /health says 200."},
+        {"requests_live", NULL, NULL, GAUGE, (double)s->live, "Requests for the model that are under way."},
+        {"connections", NULL, NULL, GAUGE, (double)h->open, "Open connections."},
+        {"connections_total", NULL, NULL, COUNTER, (double)h->accepted, "Connections accepted."},
+        {"connections_refused_total", NULL, NULL, COUNTER, (double)h->refused, "Connections beyond --max-connections."},
+        {"received_bytes_total", NULL, NULL, COUNTER, (double)h->bytes_in, "Bytes received."},
+        {"sent_bytes_total", NULL, NULL, COUNTER, (double)h->bytes_out, "Bytes sent."},
+        {"reading_bytes", NULL, NULL, GAUGE, (double)h->reading, "Bytes of bodies that are not complete."},
+        {"client_disconnects_total", NULL, NULL, COUNTER, (double)s->counters.gone, "Clients that left before their answer's end."},
+        {"client_timeouts_total", NULL, NULL, COUNTER, (double)h->timeouts, "Requests that did not come in time."},
+        {"client_slow_readers_total", NULL, NULL, COUNTER, (double)h->slow_readers, "Clients that read too slowly and were dropped."},
+        {"requests_limited_total", NULL, NULL, COUNTER, (double)s->counters.limited, "Requests refused with 429."},
+        {"keep_alives_total", NULL, NULL, COUNTER, (double)s->counters.comments, "Comments sent to clients that wait."},
+    };
+    add_rows(b, rows, sizeof rows / sizeof *rows, label);
+    add_header(b, "deepinfer_", "http_responses_total", COUNTER, "Responses by class of their status; none: the client left first.");
+    for (int i = 0; i < DI_N_STATUS_CLASSES; i++)
+        if (i != 1)
+            di_buf_addf(b, "deepinfer_http_responses_total{class=\"%s\"} %llu\n",
+                        (const char *[]){"none", "", "2xx", "3xx", "4xx", "5xx"}[i], (unsigned long long)s->counters.by_class[i]);
+}
+
+void di_metrics_write(struct di_server *s, struct di_buf *out)
+{
+    struct di_buf model = {0}, label = {0};
+    di_buf_adds(&model, "model_name=\"");
+    for (const char *p = s->setup.n_names ? s->setup.names[0] : ""; *p; p++) {
+        if (*p == '"' || *p == '\\')
+            di_buf_addc(&model, '\\');
+        di_buf_addc(&model, *p == '\n' ? ' ' : *p);
+    }
+    di_buf_adds(&model, "\",engine=\"0\"");
+    di_buf_addf(&label, "{%s}", model.p ? model.p : "");
+    const char *text = label.p ? label.p : "";
+    add_server(out, s, text);
+    add_engine(out, s, text);
+    add_misses(out, s);
+    add_ends(out, s, model.p ? model.p : "");
+    di_buf_fini(&model);
+    di_buf_fini(&label);
+}

@@ -1,0 +1,323 @@
+/* The server as a whole: its loop, signals, reload, drain, health. */
+#include "server/server_impl.h"
+#include "server/server_listen.h"
+
+#include <errno.h>
+#include <event2/event.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#define AFTER_DRAIN_MS 1000 /* for error events to reach clients, and for them to close, after the last request */
+
+/* ---------------------------------------------------------------- drain, reload, signals */
+
+static void begin_drain(struct di_server *s)
+{
+    s->draining = true;
+    s->drain_ns = di_clock_ns();
+    s->quiet_ns = s->drain_ns;
+    di_notify(s->config.notify, "STOPPING=1");
+    di_log(&s->log, DI_LOG_INFO, "draining: %zu requests under way", s->live);
+    di_http_drain(s->http);
+}
+
+/* What is left when the time of the drain is over gets an error, then the connections are closed. */
+static void continue_drain(struct di_server *s, int64_t now)
+{
+    int64_t ms = (now - s->drain_ns) / 1000000;
+    if (ms > s->config.drain_ms && !s->failed_drain) {
+        s->failed_drain = s->live > 0;
+        for (struct di_call *c = s->calls, *next; c; c = next) {
+            next = c->next;
+            if (c->http && !c->http->answered)
+                di_call_fail(c, 503, "the server is stopping");
+        }
+        di_http_flush(s->http);
+    }
+    size_t open = di_http_counters(s->http)->open;
+    if (s->n_calls > 0 && ms <= s->config.drain_ms + AFTER_DRAIN_MS)
+        s->quiet_ns = now;
+    if ((s->n_calls == 0 && open == 0) || now - s->quiet_ns > (int64_t)AFTER_DRAIN_MS * 1000000)
+        event_base_loopbreak(s->base);
+}
+
+static void reload(struct di_server *s)
+{
+    struct di_keys *keys;
+    di_error err;
+    if (s->config.api_keys) {
+        if (di_keys_load(s->config.api_keys, s->keys, &keys, &err) == DI_OK) {
+            di_keys_destroy(s->keys);
+            s->keys = keys;
+            di_log(&s->log, DI_LOG_INFO, "read the keys again");
+        } else {
+            di_log(&s->log, DI_LOG_ERROR, "the keys stay as they were: %s: %s", err.where, err.message);
+        }
+    }
+    if (s->config.tls_cert) {
+        if (di_http_use_tls(s->http, s->config.tls_cert, s->config.tls_key, &err) == DI_OK)
+            di_log(&s->log, DI_LOG_INFO, "read the certificate again");
+        else
+            di_log(&s->log, DI_LOG_ERROR, "the certificate stays as it was: %s: %s", err.where, err.message);
+    }
+}
+
+static void on_stop_signal(struct di_server *s)
+{
+    if (s->draining || !atomic_load(&s->attached)) {
+        if (s->access)
+            fflush(s->access);
+        if (s->config.quit)
+            s->config.quit(s->config.quit_ctx);
+        event_base_loopbreak(s->base);
+    } else {
+        begin_drain(s);
+    }
+}
+
+static void on_signal(evutil_socket_t fd, short what, void *arg)
+{
+    struct di_server *s = arg;
+    struct signalfd_siginfo info;
+    (void)what;
+    while (read(fd, &info, sizeof info) == sizeof info) {
+        if (info.ssi_signo == SIGHUP)
+            reload(s);
+        else
+            on_stop_signal(s);
+    }
+}
+
+static void on_stop(evutil_socket_t fd, short what, void *arg)
+{
+    struct di_server *s = arg;
+    uint64_t count;
+    (void)what;
+    if (read(fd, &count, sizeof count) == sizeof count && !s->draining)
+        begin_drain(s);
+}
+
+/* ---------------------------------------------------------------- the loop */
+
+static void on_queue(evutil_socket_t fd, short what, void *arg)
+{
+    (void)fd, (void)what;
+    di_calls_on_queue(arg);
+}
+
+/* Steps advance, or there is nothing to do. */
+static void watch_steps(struct di_server *s, int64_t now)
+{
+    di_engine_stats stats = {0};
+    if (!atomic_load(&s->attached))
+        return;
+    di_engine_get_stats(s->engine, &stats, sizeof stats, NULL);
+    if (stats.steps != s->stats.steps || s->live == 0)
+        s->step_ns = now;
+    s->stats = stats;
+}
+
+static void on_tick(void *ctx, int64_t now)
+{
+    struct di_server *s = ctx;
+    watch_steps(s, now);
+    di_calls_on_tick(s, now);
+    if (s->access)
+        fflush(s->access);
+    if (s->draining)
+        continue_drain(s, now);
+}
+
+static void *run_loop(void *arg)
+{
+    struct di_server *s = arg;
+    event_base_dispatch(s->base);
+    return NULL;
+}
+
+/* ---------------------------------------------------------------- creating */
+
+static di_status watch(struct di_server *s, int fd, event_callback_fn fn, struct event **out, di_error *err)
+{
+    *out = event_new(s->base, fd, EV_READ | EV_PERSIST, fn, s);
+    return *out && event_add(*out, NULL) == 0 ? DI_OK : di_fail(err, DI_ERR_MEMORY, "", "out of memory");
+}
+
+static di_status listen_on(struct di_server *s, int fd, di_error *err)
+{
+    bool tls = s->config.tls_cert && !di_socket_is_unix(fd);
+    if (!s->address[0])
+        di_socket_url(fd, tls, s->address, sizeof s->address);
+    di_status status = di_http_listen(s->http, fd, tls, err);
+    if (status != DI_OK)
+        close(fd);
+    return status;
+}
+
+static di_status listen_all(struct di_server *s, di_error *err)
+{
+    di_status status = DI_OK;
+    const struct di_server_config *c = &s->config;
+    int fd;
+    for (size_t i = 0; i < c->n_fds; i++)
+        TRY(listen_on(s, c->fds[i], err));
+    if (c->n_fds)
+        goto out;
+    CHECK(c->port >= 0 || c->unix_socket, err, DI_ERR_INVALID, "port", "there is nothing to listen on");
+    if (c->port >= 0) {
+        TRY(di_bind_tcp(c->host, c->port, &fd, err));
+        TRY(listen_on(s, fd, err));
+    }
+    if (c->unix_socket) {
+        TRY(di_bind_unix(c->unix_socket, &fd, err));
+        TRY(listen_on(s, fd, err));
+    }
+out:
+    return status;
+}
+
+static di_status open_files(struct di_server *s, di_error *err)
+{
+    const struct di_server_config *c = &s->config;
+    di_status status = DI_OK;
+    if (c->api_keys)
+        TRY(di_keys_load(c->api_keys, NULL, &s->keys, err));
+    if (c->access_log) {
+        s->access = strcmp(c->access_log, "-") == 0 ? stderr : fopen(c->access_log, "ae");
+        CHECK(s->access, err, DI_ERR_IO, c->access_log, "cannot be written: %s", strerror(errno));
+        if (s->access != stderr)
+            setvbuf(s->access, NULL, _IOFBF, 1 << 16);
+    }
+    CHECK((c->tls_cert != NULL) == (c->tls_key != NULL), err, DI_ERR_INVALID, "tls-cert", "certificate and key come together");
+out:
+    return status;
+}
+
+static di_status open_loop(struct di_server *s, di_error *err)
+{
+    di_status status = DI_OK;
+    struct di_http_events events = {
+        di_server_on_head, di_server_on_request, di_server_on_gone, di_server_on_refused, di_server_on_done, on_tick, s};
+    sigset_t signals;
+    sigemptyset(&signals);
+    sigaddset(&signals, SIGTERM);
+    sigaddset(&signals, SIGINT);
+    sigaddset(&signals, SIGHUP);
+    CHECK(pthread_sigmask(SIG_BLOCK, &signals, NULL) == 0, err, DI_ERR_IO, "", "signals cannot be blocked");
+    s->signal_fd = signalfd(-1, &signals, SFD_NONBLOCK | SFD_CLOEXEC);
+    s->stop_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    s->base = event_base_new();
+    CHECK(s->signal_fd >= 0 && s->stop_fd >= 0 && s->base, err, DI_ERR_IO, "", "the system grants no descriptors for events");
+    TRY(di_engine_queue_create(&s->queue, err));
+    TRY(di_http_create(s->base, &s->config.limits, &events, &s->log, &s->http, err));
+    if (s->config.tls_cert)
+        TRY(di_http_use_tls(s->http, s->config.tls_cert, s->config.tls_key, err));
+    TRY(listen_all(s, err));
+    TRY(watch(s, s->signal_fd, on_signal, &s->on_signal, err));
+    TRY(watch(s, s->stop_fd, on_stop, &s->on_stop, err));
+    TRY(watch(s, di_engine_queue_fd(s->queue), on_queue, &s->on_queue, err));
+out:
+    return status;
+}
+
+di_status di_server_create(const struct di_server_config *config, struct di_server **out, di_error *err)
+{
+    di_status status = DI_OK;
+    struct di_server *s = di_calloc(1, sizeof *s);
+    CHECK(s, err, DI_ERR_MEMORY, "", "out of memory");
+    s->config = *config;
+    s->log = (struct di_log){.level = DI_LOG_INFO, .fn = di_server_message, .ctx = s};
+    s->signal_fd = s->stop_fd = -1;
+    TRY(open_files(s, err));
+    TRY(open_loop(s, err));
+    TRY(di_preparers_start(s, err));
+    s->has_thread = pthread_create(&s->thread, NULL, run_loop, s) == 0;
+    CHECK(s->has_thread, err, DI_ERR_LIMIT, "", "the system grants no thread");
+out:
+    if (status != DI_OK) {
+        di_server_destroy(s);
+        s = NULL;
+    }
+    *out = s;
+    return status;
+}
+
+const char *di_server_address(const struct di_server *s)
+{
+    return s->address;
+}
+
+di_status di_server_attach(struct di_server *s, const struct di_serve_model *model, di_error *err)
+{
+    di_model_info info = {0};
+    di_status status = DI_OK;
+    TRY(di_engine_info(model->engine, &info, sizeof info, err));
+    s->engine = model->engine;
+    s->max_batch = info.max_batch;
+    s->setup = (struct di_exchange_setup){.engine = model->engine,
+                                          .names = model->names,
+                                          .n_names = model->n_names,
+                                          .reject_unknown_models = model->reject_unknown_models,
+                                          .usage_on_finish = model->usage_on_finish,
+                                          .reasoning_twin = model->reasoning_twin};
+    atomic_store(&s->attached, true);
+    di_notify(s->config.notify, "READY=1");
+out:
+    return status;
+}
+
+void di_server_wait(struct di_server *s)
+{
+    pthread_join(s->thread, NULL);
+    s->has_thread = false;
+    if (s->n_calls > 0)
+        di_log(&s->log, DI_LOG_WARN, "%zu requests were not finished in time", s->n_calls);
+    for (struct di_call *c = s->calls, *next; c; c = next) {
+        next = c->next;
+        di_call_cancel(c);
+    }
+    di_preparers_stop(s);
+}
+
+void di_server_stop(struct di_server *s)
+{
+    uint64_t one = 1;
+    ssize_t n = write(s->stop_fd, &one, sizeof one);
+    (void)n;
+}
+
+static void close_event(struct event *e)
+{
+    if (e)
+        event_free(e);
+}
+
+void di_server_destroy(struct di_server *s)
+{
+    if (!s)
+        return;
+    if (s->preparers.n_threads)
+        di_preparers_stop(s);
+    di_http_destroy(s->http);
+    di_calls_destroy(s);
+    close_event(s->on_signal);
+    close_event(s->on_queue);
+    close_event(s->on_stop);
+    if (s->base)
+        event_base_free(s->base);
+    if (s->signal_fd >= 0)
+        close(s->signal_fd);
+    if (s->stop_fd >= 0)
+        close(s->stop_fd);
+    if (s->config.unix_socket && s->config.n_fds == 0)
+        unlink(s->config.unix_socket);
+    di_engine_queue_destroy(s->queue);
+    di_keys_destroy(s->keys);
+    if (s->access && s->access != stderr)
+        fclose(s->access);
+    di_buf_fini(&s->scratch);
+    di_buf_fini(&s->extra);
+    di_free(s);
+}
