@@ -276,7 +276,7 @@ static void match_state(const struct search *s, struct di_match *m)
                 continue;
             int64_t most = pos0 + di_content_common(&x->content, here), resume = st->at < most ? st->at : most;
             bool better = resume > m->resume || (resume == m->resume && m->state_bounded && !st->bounded);
-            if (resume > 0 && resume <= m->common && st->at - resume <= p->states->params.rollback && better) {
+            if (resume >= st->least && resume > 0 && resume <= m->common && st->at - resume <= p->states->params.rollback && better) {
                 m->state = i;
                 m->resume = resume;
                 m->state_bounded = st->bounded;
@@ -530,22 +530,28 @@ static int32_t find_state(struct di_prefix *p, int32_t block, int64_t at)
     return -1;
 }
 
+/* A state against a new one at the same place: exact content takes the place of bounded, and one that serves more rows that of one that serves less. */
+static bool keeps(const struct di_state *st, bool bounded, int64_t least)
+{
+    return st->bounded == bounded ? st->least <= least : bounded;
+}
+
 bool di_prefix_save(struct di_prefix *p, struct di_lease *l, const struct di_key_text *t, int64_t at, const struct di_state_from *from)
 {
     bool bounded = l->bounded || l->tail > 0;
-    if (!p->states || p->states->params.count == 0 || at < 1 || !di_state_can_save(p->states, at, from->written) ||
+    if (!p->states || p->states->params.count == 0 || at < 1 || at < from->least || !di_state_can_save(p->states, at, from->written) ||
         di_state_first(p->states, at) < l->tail)
         return false;
     int32_t block = publish(p, l, t, at, true);
     if (block < 0)
         return false;
     int32_t s = find_state(p, block, at);
-    if (s >= 0 && (bounded || !p->states->state[s].bounded)) {
+    if (s >= 0 && keeps(&p->states->state[s], bounded, from->least)) {
         di_state_touch(p->states, s);
         return true;
     }
     if (s >= 0)
-        state_drop(p, s); /* exact content takes the place of bounded */
+        state_drop(p, s);
     else if (p->states->first_free < 0)
         state_drop(p, p->states->oldest);
     s = di_state_take(p->states);
@@ -553,6 +559,7 @@ bool di_prefix_save(struct di_prefix *p, struct di_lease *l, const struct di_key
     st->at = at;
     st->bounded = bounded;
     st->draft_lo = from->draft_lo;
+    st->least = from->least;
     st->parent = p->tree.node[block].parent_key;
     int32_t *head = state_bucket(p, &st->parent);
     st->bucket_next = *head;

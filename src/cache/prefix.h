@@ -111,14 +111,15 @@ void di_prefix_begin(struct di_lease *l, const struct di_key *root);
  * l->bounded before, if anything was computed through bounded replay; acquire sets it for bounded hits. */
 void di_prefix_publish(struct di_prefix *p, struct di_lease *l, const struct di_key_text *t, int64_t n, bool tail);
 
-/* State of a slot to be saved: rows up to `written` (exclusive) were written into its rings. */
+/* State of a slot to be saved: rows up to `written` (exclusive) were written into its rings. What rows below `least` need is not there: it was
+ * not restored (least = where the request was resumed) or lies inside a replay (least = its end). */
 struct di_state_from {
     const struct di_kv *kv;
     int slot;
-    int64_t written, draft_lo;
+    int64_t written, draft_lo, least;
 };
 /* Publish [0, at) with its tail, and save the state at `at`, 1 <= at. Replaces the snapshot used longest ago when all are in use; an
- * equal one is kept and counts as used. False if nothing is there now: no pool, the rows are overwritten or lie before the lease's tail,
+ * equal one is kept and counts as used. False if nothing is there now: no pool, the rows are overwritten, lie below `least` or before the lease's tail,
  * the chain is broken. Call at the end of the prompt and at the end of the answer, or where a caller asks. */
 bool di_prefix_save(struct di_prefix *p, struct di_lease *l, const struct di_key_text *t, int64_t at, const struct di_state_from *from);
 /* Copy the matched snapshot into a slot: rows >= m->resume can be computed. Before anything else changes the index (before acquire is

@@ -373,7 +373,7 @@ static void save(struct world *w, int slot)
     bool possible = w->states->params.count > 0 && r->done > 0 && r->written <= r->done + spare;
     if (w->states->params.rollback == 1)
         assert_int_equal(di_state_can_save(w->states, r->done, r->written), r->written <= (r->done < 2 ? DI_TAIL_ROWS : r->done + spare));
-    bool saved = di_prefix_save(w->p, l, &t, r->done, &(struct di_state_from){&w->kv, slot, r->written, 0});
+    bool saved = di_prefix_save(w->p, l, &t, r->done, &(struct di_state_from){&w->kv, slot, r->written, 0, 0});
     observe(w, slot);
     if (possible && w->states->params.rollback == 1 && !l->broken && !r->tainted)
         assert_true(saved);

@@ -22,6 +22,7 @@ struct di_state_params {
 
 struct di_state {
     int64_t at;       /* T: positions [0, T) are behind it */
+    int64_t least;    /* lowest row that can be resumed; the caller's */
     int64_t draft_lo; /* lowest position whose draft rows are valid (spec/dspark.md §2.8); the caller's */
     bool used, bounded;
     int32_t prev, next; /* order of use among the used, oldest first; next links the free ones */

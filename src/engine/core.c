@@ -34,6 +34,7 @@ struct slot {
     int64_t n_rows;     /* positions launched */
     int64_t n_computed; /* of these, positions whose launch is done */
     int64_t common;     /* other requests shared the prefix so far, but left no state there; 0 = no such row */
+    int64_t right_from; /* of its rings, see di_reuse_start */
     int64_t save_at;    /* the next row before which its state is to be saved, 0 = none; the launches pause there */
     struct di_replay replay;
     uint64_t page_version;
@@ -253,7 +254,7 @@ static void retire(struct di_core *e, uint64_t done)
         if (s->state != SLOT_LEAVING || s->fence > done)
             continue;
         if (e->reuse && s->n_computed > s->req->r.n_prompt)
-            di_reuse_save(e->reuse, i, s->req->tokens, s->n_computed, s->n_rows);
+            di_reuse_save(e->reuse, i, s->req->tokens, s->n_computed, s->n_rows, s->right_from);
         di_kv_release(e->store, i);
         if (s->over) {
             drop_request(e, s->req);
@@ -372,20 +373,14 @@ static struct request *find(const struct di_core *e, int64_t id, int *slot)
     return q;
 }
 
-/* After a replay the rings hold what they should from the end of the hit on (cache/hit_plan.h). */
-static int64_t rings_right_from(const struct slot *s)
-{
-    return s->replay.floor > 0 ? s->replay.write_from : 0;
-}
-
 /* The next row at which the launches of a slot pause, so that its state can be saved: not launched yet, not computed. The end of the prompt needs no
  * pause, a launch ends there. */
 static int64_t next_save(const struct di_core *e, const struct slot *s)
 {
     const struct request *q = s->req;
     int64_t next = INT64_MAX, least = s->n_rows > s->n_computed ? s->n_rows : s->n_computed + 1;
-    if (least < rings_right_from(s))
-        least = rings_right_from(s);
+    if (least < s->right_from)
+        least = s->right_from;
     if (s->common >= least)
         next = s->common;
     for (size_t i = 0; i < q->r.n_save_at; i++)
@@ -400,9 +395,7 @@ static int64_t next_save(const struct di_core *e, const struct slot *s)
 static void save(struct di_core *e, int slot, int64_t at)
 {
     struct slot *s = &e->slots[slot];
-    if (at < rings_right_from(s))
-        return;
-    di_reuse_save(e->reuse, slot, s->req->tokens, at, s->n_rows);
+    di_reuse_save(e->reuse, slot, s->req->tokens, at, s->n_rows, s->right_from);
     s->page_version = ++e->page_versions;
 }
 
@@ -558,6 +551,7 @@ static bool start(struct di_core *e, struct di_launch *l, int slot, struct reque
                        .n_rows = from.row,
                        .n_computed = from.row,
                        .common = from.save_at,
+                       .right_from = from.right_from,
                        .replay = from.replay,
                        .page_version = ++e->page_versions};
     record_start(e, q, &from);

@@ -87,6 +87,7 @@ bool di_reuse_begin(struct di_reuse *r, int slot, const struct di_reuse_ask *ask
         .row = plan.start,
         .replay = {.floor = (int32_t)plan.window_floor, .write_from = (int32_t)plan.write_from, .tail = (int32_t)plan.tail},
         .bounded = lease->bounded,
+        .right_from = plan.window_floor > 0 ? plan.write_from : plan.start,
         .miss = m.miss,
         .miss_at = m.miss_at};
     if (m.source >= 0) {
@@ -111,11 +112,11 @@ void di_reuse_computed(struct di_reuse *r, int slot, const int32_t *tokens, int6
     di_prefix_publish(r->prefix, &r->store->lease[slot], &text, n, false);
 }
 
-void di_reuse_save(struct di_reuse *r, int slot, const int32_t *tokens, int64_t at, int64_t written)
+void di_reuse_save(struct di_reuse *r, int slot, const int32_t *tokens, int64_t at, int64_t written, int64_t right_from)
 {
     struct di_kv kv = di_kv_view(r->store);
     struct di_key_text text = {.tokens = tokens, .n = at};
-    struct di_state_from from = {&kv, slot, written, 0};
+    struct di_state_from from = {.kv = &kv, .slot = slot, .written = written, .least = right_from};
     di_prefix_save(r->prefix, &r->store->lease[slot], &text, at, &from);
 }
 

@@ -29,8 +29,9 @@ struct di_reuse_start {
     bool copies; /* the first rows of `copy_to` are to be copied from `copy_from`, ordered before everything launched later */
     int32_t copy_from, copy_to;
     int copy_tokens;
-    bool bounded;    /* it goes on from what came through bounded replay, or begins with it: what it computes is approximate */
-    int64_t save_at; /* save the state when this row is reached (others share the prefix so far), 0 = not */
+    bool bounded;       /* it goes on from what came through bounded replay, or begins with it: what it computes is approximate */
+    int64_t right_from; /* what rows below it need is not in the slot's rings: no state is kept before it, none serves a row before it */
+    int64_t save_at;    /* save the state when this row is reached (others share the prefix so far), 0 = not */
     enum di_miss miss;
     int64_t miss_at;
 };
@@ -45,8 +46,8 @@ struct di_reuse_ask {
 bool di_reuse_begin(struct di_reuse *r, int slot, const struct di_reuse_ask *ask, struct di_reuse_start *out);
 /* Rows [0, n) of a slot are computed: their full blocks can be found from now on. */
 void di_reuse_computed(struct di_reuse *r, int slot, const int32_t *tokens, int64_t n);
-/* Keep the state at row `at`; launches may have written up to `written`. */
-void di_reuse_save(struct di_reuse *r, int slot, const int32_t *tokens, int64_t at, int64_t written);
+/* Keep the state at row `at`; launches may have written up to `written`; `right_from` as di_reuse_begin said. */
+void di_reuse_save(struct di_reuse *r, int slot, const int32_t *tokens, int64_t at, int64_t written, int64_t right_from);
 struct di_prefix_stats di_reuse_stats(const struct di_reuse *r);
 /* NULL, or what is inconsistent. For tests. */
 const char *di_reuse_check(const struct di_reuse *r);
