@@ -36,7 +36,9 @@ struct di_watch {
     int stop_after; /* on_token refuses at this count; 0 = never */
     int priority;
     uint64_t tenant;
-    int64_t seed, deadline_ns;
+    int64_t seed, deadline_ns, after;
+    int32_t save_at[2];
+    size_t n_save_at;
     double temperature, frequency_penalty;
     bool ignore_end;
 
