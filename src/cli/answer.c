@@ -1,6 +1,115 @@
 #include "cli/answer.h"
 
+#include "base/utf8.h"
+
+#include <math.h>
 #include <stdio.h>
+
+/* ---------------------------------------------------------------- gathering */
+
+/* Text of a token; bytes that are no whole characters are shown as \xNN (spec/encoding.md §1.5). */
+static void add_token_text(struct di_buf *b, struct di_str bytes)
+{
+    if (di_utf8_valid(bytes, NULL)) {
+        di_json_write_string(b, bytes);
+        return;
+    }
+    struct di_buf shown = {0};
+    for (size_t i = 0; i < bytes.n; i++)
+        di_buf_addf(&shown, "\\x%02x", (unsigned char)bytes.p[i]);
+    di_json_write_string(b, di_buf_str(&shown));
+    di_buf_fini(&shown);
+}
+
+static void add_logprob(struct di_buf *b, const di_engine *engine, int32_t id, float logprob)
+{
+    char bytes[1024]; /* of one token; a longer one is shown cut */
+    size_t n = 0;
+    di_engine_token_bytes(engine, id, bytes, sizeof bytes, &n, NULL);
+    n = n < sizeof bytes ? n : sizeof bytes;
+    di_buf_adds(b, "{\"token\":");
+    add_token_text(b, (struct di_str){bytes, n});
+    di_buf_adds(b, ",\"logprob\":");
+    di_json_write_double(b, (double)logprob);
+    di_buf_adds(b, ",\"bytes\":[");
+    for (size_t i = 0; i < n; i++)
+        di_buf_addf(b, "%s%d", i ? "," : "", (unsigned char)bytes[i]);
+    di_buf_addc(b, ']');
+}
+
+static void keep_logprobs(struct di_answer *a, const di_output *out)
+{
+    struct di_buf *b = &a->logprobs[out->phase == DI_PHASE_OF_REASONING];
+    a->has_logprobs = true;
+    if (b->n)
+        di_buf_addc(b, ',');
+    add_logprob(b, a->engine, out->token, out->logprob);
+    di_buf_adds(b, ",\"top_logprobs\":[");
+    for (uint32_t i = 0; i < out->n_alternatives; i++) {
+        if (i)
+            di_buf_addc(b, ',');
+        add_logprob(b, a->engine, out->alternatives[i].id, out->alternatives[i].logprob);
+        di_buf_addc(b, '}');
+    }
+    di_buf_adds(b, "]}");
+}
+
+static void take_token(struct di_answer *a, const di_output *out)
+{
+    if (!di_ids_reserve(&a->ids, 1)) {
+        a->message.failed = true;
+        return;
+    }
+    a->ids.v[a->ids.n++] = out->token;
+    if (!isnan(out->logprob))
+        keep_logprobs(a, out);
+}
+
+static void take_end(struct di_answer *a, const di_output *out)
+{
+    a->done = true;
+    a->reason = out->reason;
+    a->prompt_tokens = out->prompt_tokens;
+    a->cached_tokens = out->cached_tokens;
+    a->reasoning_tokens = out->reasoning_tokens;
+    a->unconstrained = out->unconstrained;
+    a->has_stop = out->stop_index >= 0;
+    di_buf_add(&a->stop, out->text, out->text_bytes);
+    if (out->error)
+        a->err = *out->error;
+    else if (di_message_ok(&a->message, &a->err) == DI_OK && a->stop.failed)
+        di_buf_ok(&a->stop, &a->err);
+}
+
+int di_answer_take(void *user, const di_output *out)
+{
+    static const enum di_parse_event_kind kinds[] = {[DI_OUTPUT_TEXT] = DI_EVENT_CONTENT,
+                                               [DI_OUTPUT_REASONING] = DI_EVENT_REASONING,
+                                               [DI_OUTPUT_CALL] = DI_EVENT_CALL,
+                                               [DI_OUTPUT_ARGUMENTS] = DI_EVENT_ARGUMENTS,
+                                               [DI_OUTPUT_RECOVERED] = DI_EVENT_RECOVER};
+    struct di_answer *a = user;
+    if (out->kind == DI_OUTPUT_TOKEN)
+        take_token(a, out);
+    else if (out->kind == DI_OUTPUT_FINISHED)
+        take_end(a, out);
+    else if (out->kind < sizeof kinds / sizeof *kinds)
+        di_message_add(&a->message, &(struct di_parse_event){
+                                        .kind = kinds[out->kind], .index = (uint32_t)out->index, .text = {out->text, out->text_bytes}});
+    return !a->message.failed;
+}
+
+void di_answer_fini(struct di_answer *a)
+{
+    di_message_fini(&a->message);
+    di_ids_fini(&a->ids);
+    di_buf_fini(&a->logprobs[0]);
+    di_buf_fini(&a->logprobs[1]);
+    di_buf_fini(&a->stop);
+    *a = (struct di_answer){0};
+}
+
+/* ---------------------------------------------------------------- writing */
 
 static void add_key(struct di_buf *b, const char *key)
 {
@@ -29,15 +138,15 @@ static void add_calls(struct di_buf *b, const struct di_message *m)
     di_buf_addc(b, ']');
 }
 
-static void add_usage(struct di_buf *b, const struct di_completion *c)
+static void add_usage(struct di_buf *b, const struct di_answer *a)
 {
     const struct {
         const char *key;
         int64_t value;
-    } usage[] = {{"prompt_tokens", (int64_t)c->prompt.n},
-                 {"cached_tokens", c->cached_tokens},
-                 {"completion_tokens", (int64_t)c->ids.n},
-                 {"reasoning_tokens", c->reasoning_tokens},
+    } usage[] = {{"prompt_tokens", a->prompt_tokens},
+                 {"cached_tokens", a->cached_tokens},
+                 {"completion_tokens", (int64_t)a->ids.n},
+                 {"reasoning_tokens", a->reasoning_tokens},
                  {"drafted_tokens", 0},
                  {"accepted_tokens", 0}};
     add_key(b, "usage");
@@ -49,7 +158,7 @@ static void add_usage(struct di_buf *b, const struct di_completion *c)
     di_buf_addc(b, '}');
 }
 
-void di_answer_write(struct di_buf *b, const struct di_json *id, const struct di_completion *c)
+void di_answer_write(struct di_buf *b, const struct di_json *id, const struct di_answer *a)
 {
     di_buf_addc(b, '{');
     add_key(b, "id");
@@ -57,39 +166,38 @@ void di_answer_write(struct di_buf *b, const struct di_json *id, const struct di
         di_json_write_compact(b, id);
     else
         di_buf_adds(b, "null");
-    add_text(b, "text", &c->message.content);
-    add_text(b, "reasoning", &c->message.reasoning);
-    add_calls(b, &c->message);
+    add_text(b, "text", &a->message.content);
+    add_text(b, "reasoning", &a->message.reasoning);
+    add_calls(b, &a->message);
     add_key(b, "token_ids");
     di_buf_addc(b, '[');
-    for (size_t i = 0; i < c->ids.n; i++)
-        di_buf_addf(b, "%s%d", i ? ", " : "", c->ids.v[i]);
+    for (size_t i = 0; i < a->ids.n; i++)
+        di_buf_addf(b, "%s%d", i ? ", " : "", a->ids.v[i]);
     di_buf_addc(b, ']');
     add_key(b, "finish_reason");
-    di_json_write_string(b, di_str_c(di_finish_name(c->message.finish)));
-    if (c->message.stop_index != SIZE_MAX && c->message.finish == DI_FINISH_STOP_STRING) {
-        add_key(b, "stop_reason");
-        di_json_write_string(b, c->chat->sampling.stop[c->message.stop_index]);
-    }
-    if (c->sampling.logprobs) {
+    di_json_write_string(b, di_str_c(di_end_reason_name(a->reason)));
+    if (a->has_stop)
+        add_text(b, "stop_reason", &a->stop);
+    if (a->has_logprobs) {
         add_key(b, "logprobs");
         di_buf_adds(b, "{\"content\": [");
-        di_buf_addv(b, di_buf_str(&c->logprobs[0]));
+        di_buf_addv(b, di_buf_str(&a->logprobs[0]));
         di_buf_adds(b, "], \"reasoning_content\": [");
-        di_buf_addv(b, di_buf_str(&c->logprobs[1]));
+        di_buf_addv(b, di_buf_str(&a->logprobs[1]));
         di_buf_adds(b, "]}");
     }
-    if (di_completion_unconstrained(c)) {
+    if (a->unconstrained) {
         add_key(b, "constrained");
         di_buf_adds(b, "false");
     }
-    add_usage(b, c);
+    add_usage(b, a);
     di_buf_addc(b, '}');
+    b->failed = b->failed || a->logprobs[0].failed || a->logprobs[1].failed;
 }
 
-void di_answer_write_text(struct di_buf *b, const struct di_completion *c)
+void di_answer_write_text(struct di_buf *b, const struct di_answer *a)
 {
-    const struct di_message *m = &c->message;
+    const struct di_message *m = &a->message;
     if (m->reasoning.n) {
         di_buf_adds(b, "<think>");
         di_buf_addv(b, di_buf_str(&m->reasoning));
@@ -106,24 +214,10 @@ void di_answer_write_text(struct di_buf *b, const struct di_completion *c)
     di_buf_addc(b, '\n');
 }
 
-void di_answer_count(struct di_answer_totals *t, const struct di_completion *c)
+void di_answer_write_stats(struct di_buf *b, const di_engine_stats *s)
 {
-    if (!c)
-        return;
-    t->prompt_tokens += c->prompt.n;
-    t->completion_tokens += c->ids.n;
-}
-
-uint64_t di_answer_live_tokens(const struct di_answer_totals *t, const struct di_core *e)
-{
-    struct di_core_stats s = di_core_stats(e);
-    uint64_t sampled = s.decode_rows + s.finished;
-    return sampled > t->completion_tokens ? sampled : t->completion_tokens;
-}
-
-void di_answer_write_stats(struct di_buf *b, const struct di_core_stats *s)
-{
-    static const char *const misses[DI_MISS_REASONS] = {"none", "never_seen", "evicted", "diverged", "bounded"};
+    const uint64_t misses[] = {s->miss_never_seen, s->miss_evicted, s->miss_diverged, s->miss_bounded};
+    uint64_t whole = s->lookups; /* all that could be found was */
     const struct {
         const char *key;
         uint64_t value;
@@ -140,7 +234,7 @@ void di_answer_write_stats(struct di_buf *b, const struct di_core_stats *s)
                    {"cached_tokens", s->cached_tokens},
                    {"blocks", (uint64_t)s->blocks},
                    {"free_blocks", (uint64_t)s->free_blocks},
-                   {"evicted_blocks", s->evicted},
+                   {"evicted_blocks", s->evicted_blocks},
                    {"states_saved", s->states_saved},
                    {"states_restored", s->states_restored},
                    {"compute_us", s->compute_ns / 1000},
@@ -153,9 +247,13 @@ void di_answer_write_stats(struct di_buf *b, const struct di_core_stats *s)
     }
     add_key(b, "misses");
     di_buf_addc(b, '{');
-    for (int i = 0; i < DI_MISS_REASONS; i++) {
-        add_key(b, misses[i]);
-        di_buf_addf(b, "%llu", (unsigned long long)s->miss[i]);
+    for (int i = 0; i < 4; i++)
+        whole -= misses[i];
+    add_key(b, di_miss_reason_name(DI_MISS_REASON_NONE));
+    di_buf_addf(b, "%llu", (unsigned long long)whole);
+    for (int i = 0; i < 4; i++) {
+        add_key(b, di_miss_reason_name((di_miss_reason)(DI_MISS_REASON_NEVER_SEEN + i)));
+        di_buf_addf(b, "%llu", (unsigned long long)misses[i]);
     }
     di_buf_adds(b, "}}");
 }

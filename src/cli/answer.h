@@ -2,22 +2,34 @@
 #ifndef DI_CLI_ANSWER_H
 #define DI_CLI_ANSWER_H
 
-#include "engine/completion.h"
+#include "text/message.h"
+#include "text/tokenizer.h"
+
+#include "base/json.h"
+
+/* One answer, gathered from the engine's records. Zero-initialise and set `engine`. */
+struct di_answer {
+    di_engine *engine; /* borrowed */
+    struct di_message message;
+    struct di_ids ids;
+    struct di_buf logprobs[2]; /* entries of the content and of the reasoning, separated by commas */
+    struct di_buf stop;        /* the stop string that ended it */
+    bool done, has_logprobs, has_stop, unconstrained;
+    di_end_reason reason;
+    int64_t prompt_tokens, cached_tokens, reasoning_tokens;
+    di_error err; /* DI_OK, or why it failed */
+};
+/* A di_submission's on_output; `user` is the struct di_answer. */
+int di_answer_take(void *user, const di_output *out);
+void di_answer_fini(struct di_answer *a);
 
 /* Append the output line of a finished answer (design: command-line contract), without newline. */
-void di_answer_write(struct di_buf *b, const struct di_json *id, const struct di_completion *c);
+void di_answer_write(struct di_buf *b, const struct di_json *id, const struct di_answer *a);
 /* Append what a person reads: reasoning in <think> lines, content, calls as name(arguments). Ends with a newline. */
-void di_answer_write_text(struct di_buf *b, const struct di_completion *c);
-
-struct di_answer_totals {
-    uint64_t prompt_tokens, completion_tokens;
-};
-void di_answer_count(struct di_answer_totals *t, const struct di_completion *c);
-/* Tokens sampled so far: of finished answers and of those at work. */
-uint64_t di_answer_live_tokens(const struct di_answer_totals *t, const struct di_core *e);
+void di_answer_write_text(struct di_buf *b, const struct di_answer *a);
 
 /* Append the engine's counters as one JSON object. */
-void di_answer_write_stats(struct di_buf *b, const struct di_core_stats *s);
+void di_answer_write_stats(struct di_buf *b, const di_engine_stats *s);
 
 /* Names that were warned about already. Zero-initialise. */
 struct di_str_set {

@@ -1,8 +1,7 @@
 /* deepinfer chat: talk to the model in a terminal. Answers stream, reasoning is dimmed, Ctrl-C ends an answer but not the program. */
-#include "base/clock.h"
+#include "cli/answer.h"
 #include "cli/io.h"
 #include "cli/load.h"
-#include "engine/completion.h"
 
 #include <errno.h>
 #include <math.h>
@@ -47,8 +46,9 @@ static void on_interrupt(int signal)
 
 struct chat {
     const struct options *o;
-    struct di_loaded loaded;
-    struct di_core *engine;
+    di_engine *engine;
+    struct di_answer answer; /* being given */
+    double first_ms, total_ms;
     struct di_buf history; /* messages of the request, separated by commas */
     struct di_buf line;
     bool thinking, colour, dim, was_reasoning;
@@ -83,20 +83,31 @@ static void print_safe(struct di_str s)
     }
 }
 
-static void show_event(void *arg, const struct di_parse_event *e)
+static void show(struct chat *c, const di_output *out)
 {
-    struct chat *c = arg;
-    if (e->kind == DI_EVENT_CONTENT && c->was_reasoning) {
+    bool reasoning = out->kind == DI_OUTPUT_REASONING;
+    if (out->kind == DI_OUTPUT_TEXT && c->was_reasoning) {
         set_dim(c, false);
         fputs("\n\n", stdout);
     }
-    c->was_reasoning = e->kind == DI_EVENT_REASONING;
-    set_dim(c, c->was_reasoning);
-    if (e->kind == DI_EVENT_CALL)
+    c->was_reasoning = reasoning;
+    set_dim(c, reasoning);
+    if (out->kind == DI_OUTPUT_CALL)
         fputs("\ncalls ", stdout);
-    if (e->kind != DI_EVENT_DONE && e->kind != DI_EVENT_RECOVER)
-        print_safe(e->text);
+    print_safe((struct di_str){out->text, out->text_bytes});
     fflush(stdout);
+}
+
+static int on_output(void *user, const di_output *out)
+{
+    struct chat *c = user;
+    if (out->kind == DI_OUTPUT_FINISHED) {
+        c->first_ms = out->first_token_ms >= 0 ? out->first_token_ms : out->total_ms;
+        c->total_ms = out->total_ms;
+    } else if (out->kind != DI_OUTPUT_TOKEN) {
+        show(c, out);
+    }
+    return di_answer_take(&c->answer, out);
 }
 
 static void add_message(struct di_buf *b, const char *role, struct di_str content, struct di_str reasoning)
@@ -110,39 +121,38 @@ static void add_message(struct di_buf *b, const char *role, struct di_str conten
     di_buf_addc(b, '}');
 }
 
-static void print_speed(const struct di_completion *a, int64_t start, int64_t first, int64_t end)
+static void print_speed(const struct chat *c)
 {
-    double prefill = (double)(first - start) * 1e-9, decode = (double)(end - first) * 1e-9;
-    fprintf(stderr, "[%zu prompt tokens in %.2f s, %zu tokens, %.1f tokens/s%s]\n", a->prompt.n, prefill, a->ids.n,
-            a->ids.n > 1 && decode > 0 ? (double)(a->ids.n - 1) / decode : 0.0,
-            a->end == DI_END_CANCELLED ? ", interrupted"
-            : a->end == DI_END_LENGTH  ? ", cut at the limit"
-                                       : "");
+    const struct di_answer *a = &c->answer;
+    double decode = (c->total_ms - c->first_ms) / 1000;
+    fprintf(stderr, "[%lld prompt tokens in %.2f s, %zu tokens, %.1f tokens/s%s]\n", (long long)a->prompt_tokens, c->first_ms / 1000,
+            a->ids.n, a->ids.n > 1 && decode > 0 ? (double)(a->ids.n - 1) / decode : 0.0,
+            a->reason == DI_REASON_CANCELLED ? ", interrupted"
+            : a->reason == DI_REASON_LENGTH  ? ", cut at the limit"
+                                             : "");
 }
 
-static di_status stream_answer(struct chat *c, struct di_completion *a, di_error *err)
+static di_status stream_answer(struct chat *c, const di_submission *s, di_error *err)
 {
-    int64_t id, start = di_clock_ns(), first = 0;
-    bool busy = true;
+    di_request_id id;
+    int busy = 1;
     di_status status = DI_OK;
-    a->emit = show_event;
-    a->emit_arg = c;
-    TRY(di_completion_submit(a, c->engine, &id, err));
+    c->answer.engine = c->engine;
+    c->was_reasoning = false;
+    TRY(di_engine_submit(c->engine, s, &id, err));
     interrupted = 0;
     while (busy) {
         if (interrupted)
-            di_core_cancel(c->engine, id);
-        TRY(di_core_step(c->engine, &busy, err));
-        if (!first && a->ids.n > 0)
-            first = di_clock_ns();
+            di_engine_cancel(c->engine, id);
+        TRY(di_engine_step(c->engine, &busy, err));
     }
     set_dim(c, false);
     putchar('\n');
     fflush(stdout);
-    if (a->end == DI_END_ERROR)
-        return *err = a->err, a->err.code;
+    if (c->answer.err.code != DI_OK)
+        return *err = c->answer.err, c->answer.err.code;
     if (!c->o->load.quiet)
-        print_speed(a, start, first ? first : di_clock_ns(), di_clock_ns());
+        print_speed(c);
 out:
     return status;
 }
@@ -150,32 +160,32 @@ out:
 /* Answer the last user message; the answer joins the history even if it was interrupted. */
 static di_status answer(struct chat *c, di_error *err)
 {
-    int64_t seed = (int64_t)(((uint64_t)c->o->seed + (uint64_t)c->turn++) & INT64_MAX);
-    struct di_completion_defaults d = {.temperature = c->o->temperature,
-                                       .top_p = c->o->top_p,
-                                       .min_p = c->o->min_p,
-                                       .top_k = c->o->top_k,
-                                       .seed = seed,
-                                       .max_tokens = c->o->max_tokens};
     struct di_buf text = {0};
-    struct di_arena arena;
-    struct di_json *request;
-    struct di_completion *a = NULL;
+    di_submission s;
+    di_request_defaults d;
     di_status status = DI_OK;
-    di_arena_init(&arena);
+    di_request_defaults_init(&d, sizeof d);
+    d.temperature = c->o->temperature;
+    d.top_p = c->o->top_p;
+    d.min_p = c->o->min_p;
+    d.top_k = c->o->top_k;
+    d.seed = (int64_t)(((uint64_t)c->o->seed + (uint64_t)c->turn++) & INT64_MAX);
+    d.max_tokens = c->o->max_tokens > 0 ? c->o->max_tokens : 0;
     di_buf_adds(&text, "{\"messages\":[");
     di_buf_addv(&text, di_buf_str(&c->history));
     di_buf_addf(&text, "],\"thinking\":{\"type\":\"%s\"},\"reasoning_effort\":\"%s\"}", c->thinking ? "enabled" : "disabled", c->o->effort);
     TRY(di_buf_ok(&text, err));
-    TRY(di_json_parse(di_buf_str(&text), NULL, &arena, &request, err));
-    struct di_completion_setup setup = {.text = &c->loaded.text, .defaults = d, .context = c->loaded.context};
-    TRY(di_completion_create(&setup, DI_PROTOCOL_CHAT, request, &a, err));
-    TRY(stream_answer(c, a, err));
-    add_message(&c->history, "assistant", di_buf_str(&a->message.content), di_buf_str(&a->message.reasoning));
+    di_submission_init(&s, sizeof s);
+    s.json = text.p;
+    s.json_bytes = text.n;
+    s.defaults = &d;
+    s.on_output = on_output;
+    s.user = c;
+    TRY(stream_answer(c, &s, err));
+    add_message(&c->history, "assistant", di_buf_str(&c->answer.message.content), di_buf_str(&c->answer.message.reasoning));
     TRY(di_buf_ok(&c->history, err));
 out:
-    di_completion_destroy(a);
-    di_arena_fini(&arena);
+    di_answer_fini(&c->answer);
     di_buf_fini(&text);
     return status;
 }
@@ -300,17 +310,14 @@ static int run(const void *options)
     struct sigaction sa = {.sa_handler = on_interrupt}; /* no SA_RESTART: reading a line must end */
     c.thinking = c.o->thinking;
     c.colour = isatty(STDOUT_FILENO);
-    di_status status = di_load(&c.o->load, true, &c.loaded, &err);
-    if (status == DI_OK)
-        status = di_core_create(c.loaded.model, &c.loaded.engine, &c.engine, &err);
+    di_status status = di_load_engine(&c.o->load, &c.engine, &err);
     if (status == DI_OK) {
         sigaction(SIGINT, &sa, NULL);
         if (isatty(STDIN_FILENO) && !c.o->load.quiet)
             fputs("Talk to the model; /help lists the commands.\n", stderr);
         converse(&c);
     }
-    di_core_destroy(c.engine);
-    di_unload(&c.loaded);
+    di_engine_close(c.engine);
     di_buf_fini(&c.history);
     di_buf_fini(&c.line);
     return status == DI_OK ? DI_EXIT_OK : di_cli_fail("chat", &err);

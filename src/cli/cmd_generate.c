@@ -55,28 +55,25 @@ static const struct di_option table[] = {
 /* One input line on its way. */
 struct job {
     int64_t line;
-    struct di_buf text; /* the line; the request borrows from it */
-    struct di_arena arena;
+    struct di_arena arena; /* of `id` and its text */
     const struct di_json *id;
-    struct di_completion *answer; /* NULL: failed before the engine saw it; `failure` is then its output line and the request is gone */
+    bool submitted; /* else `failure` is the output line */
+    struct di_answer answer;
     struct di_buf failure;
-    di_error err;
     size_t bytes; /* share of run.bytes */
     bool used;
 };
 
 struct run {
     const struct options *o;
-    struct di_loaded loaded;
-    struct di_core *engine;
-    struct di_chat_options chat;
-    struct di_completion_defaults defaults;
+    di_engine *engine;
+    di_request_defaults defaults;
     FILE *out;
     struct job *jobs; /* ring of `window` jobs in input order */
     size_t window, head, count, bytes;
     bool input_over;
     int64_t done, failed, skipped;
-    struct di_answer_totals totals;
+    uint64_t written_tokens; /* of answers that are written */
     uint64_t started, shown;
     struct di_str_set warned;
 };
@@ -88,29 +85,62 @@ struct run {
 #define MAX_VALUES ((size_t)4 << 20)
 #define MAX_WAITING ((size_t)64 << 20)
 
-static di_status start_job(struct run *r, struct job *j, di_error *err)
+/* The line's id outlives the line. */
+static di_status keep_id(struct job *j, const struct di_json *id, di_error *err)
+{
+    struct di_buf text = {0};
+    struct di_json *copy;
+    di_status status = DI_OK;
+    if (!id)
+        return DI_OK;
+    di_json_write_compact(&text, id);
+    TRY(di_buf_ok(&text, err));
+    const char *kept = di_arena_strndup(&j->arena, text.p, text.n);
+    CHECK(kept, err, DI_ERR_MEMORY, "", "out of memory for a request");
+    TRY(di_json_parse((struct di_str){kept, text.n}, NULL, &j->arena, &copy, err));
+    j->id = copy;
+out:
+    di_buf_fini(&text);
+    return status;
+}
+
+/* What this program itself reads of a line. */
+static di_status read_line(struct run *r, struct job *j, struct di_str text, bool *raw, di_error *err)
 {
     static const struct di_json_limits limits = {.max_values = MAX_VALUES};
     struct di_json *request;
-    di_status status = di_json_parse(di_buf_str(&j->text), &limits, &j->arena, &request, err);
+    struct di_arena arena;
+    di_status status = DI_OK;
+    di_arena_init(&arena);
+    TRY(di_json_parse(text, &limits, &arena, &request, err));
+    CHECK(di_json_is(request, DI_JSON_OBJECT), err, DI_ERR_INVALID, "", "a line must be an object, not %s", di_json_type_name(request));
+    TRY(keep_id(j, di_json_get(request, "id"), err));
+    di_answer_warn_unknown(&r->warned, request, j->line, r->o->load.quiet);
+    *raw = !di_json_get(request, "messages");
+    CHECK(!*raw || di_json_get(request, "prompt") || di_json_get(request, "prompt_token_ids"), err, DI_ERR_INVALID, "",
+          "a request needs messages, prompt or prompt_token_ids");
+out:
+    di_arena_fini(&arena);
+    return status;
+}
+
+static di_status start_job(struct run *r, struct job *j, struct di_str text, di_error *err)
+{
+    di_submission s;
+    bool raw;
+    di_status status = read_line(r, j, text, &raw, err);
     if (status != DI_OK)
         return status;
-    if (!di_json_is(request, DI_JSON_OBJECT))
-        return di_fail(err, DI_ERR_INVALID, "", "a line must be an object, not %s", di_json_type_name(request));
-    j->id = di_json_get(request, "id");
-    di_answer_warn_unknown(&r->warned, request, j->line, r->o->load.quiet);
-    bool raw = !di_json_get(request, "messages");
-    if (raw && !di_json_get(request, "prompt") && !di_json_get(request, "prompt_token_ids"))
-        return di_fail(err, DI_ERR_INVALID, "", "a request needs messages, prompt or prompt_token_ids");
-    struct di_completion_setup setup = {
-        .text = &r->loaded.text, .options = &r->chat, .defaults = r->defaults, .context = r->loaded.context};
-    TRY(di_completion_create(&setup, raw ? DI_PROTOCOL_COMPLETION : DI_PROTOCOL_CHAT, request, &j->answer, err));
-    TRY(di_completion_submit(j->answer, r->engine, NULL, err));
-out:
-    if (status != DI_OK) {
-        di_completion_destroy(j->answer);
-        j->answer = NULL;
-    }
+    j->answer.engine = r->engine;
+    di_submission_init(&s, sizeof s);
+    s.json = text.p;
+    s.json_bytes = text.n;
+    s.protocol = raw ? "completion" : "chat";
+    s.defaults = &r->defaults;
+    s.on_output = di_answer_take;
+    s.user = &j->answer;
+    status = di_engine_submit(r->engine, &s, NULL, err);
+    j->submitted = status == DI_OK;
     return status;
 }
 
@@ -119,22 +149,18 @@ static struct job *job_at(struct run *r, size_t i)
     return &r->jobs[(r->head + i) % r->window];
 }
 
-/* Takes the text. `broken`: the line could not even be read. */
-static void push_job(struct run *r, int64_t line, struct di_buf text, const di_error *broken)
+/* `broken`: the line could not even be read. */
+static void push_job(struct run *r, int64_t line, struct di_str text, const di_error *broken)
 {
     struct job *j = job_at(r, r->count++);
-    *j = (struct job){.line = line, .text = text, .used = true};
+    di_error err = {0};
+    *j = (struct job){.line = line, .used = true};
     di_arena_init(&j->arena);
     if (broken)
-        j->err = *broken;
-    else if (di_buf_ok(&j->text, &j->err) == DI_OK)
-        start_job(r, j, &j->err);
-    if (!j->answer) {
-        di_add_error_object(&j->failure, j->id, &j->err, line);
-        di_buf_fini(&j->text);
-        di_arena_fini(&j->arena);
-    }
-    j->bytes = j->text.n + j->failure.n;
+        err = *broken;
+    if (broken || start_job(r, j, text, &err) != DI_OK)
+        di_add_error_object(&j->failure, j->id, &err, line);
+    j->bytes = j->submitted ? text.n : j->failure.n;
     r->bytes += j->bytes;
 }
 
@@ -151,7 +177,6 @@ static di_status fill_window(struct run *r, struct di_lines *in, di_error *err)
 {
     while (!r->input_over && r->count < r->window && r->bytes < MAX_WAITING) {
         struct di_str line;
-        struct di_buf text = {0};
         bool more;
         di_error line_err = {0};
         di_status status = di_lines_next(in, &line, &more, &line_err);
@@ -168,8 +193,7 @@ static di_status fill_window(struct run *r, struct di_lines *in, di_error *err)
         } else if (r->skipped > 0) {
             r->skipped--;
         } else {
-            di_lines_take(in, &text);
-            push_job(r, in->number, text, status == DI_OK ? NULL : &line_err);
+            push_job(r, in->number, status == DI_OK ? line : (struct di_str){0}, status == DI_OK ? NULL : &line_err);
         }
     }
     return DI_OK;
@@ -179,8 +203,7 @@ static di_status fill_window(struct run *r, struct di_lines *in, di_error *err)
 
 static void end_job(struct job *j)
 {
-    di_completion_destroy(j->answer);
-    di_buf_fini(&j->text);
+    di_answer_fini(&j->answer);
     di_buf_fini(&j->failure);
     di_arena_fini(&j->arena);
     *j = (struct job){0};
@@ -190,14 +213,14 @@ static di_status write_job(struct run *r, struct job *j, di_error *err)
 {
     struct di_buf b = {0};
     di_status status = DI_OK;
-    bool failed = !j->answer || j->answer->end == DI_END_ERROR;
-    if (!j->answer)
+    bool failed = !j->submitted || j->answer.err.code != DI_OK;
+    if (!j->submitted)
         di_buf_addv(&b, di_buf_str(&j->failure));
     else if (failed)
-        di_add_error_object(&b, j->id, &j->answer->err, j->line);
+        di_add_error_object(&b, j->id, &j->answer.err, j->line);
     else
-        di_answer_write(&b, j->id, j->answer);
-    di_answer_count(&r->totals, j->answer);
+        di_answer_write(&b, j->id, &j->answer);
+    r->written_tokens += j->answer.ids.n;
     r->failed += failed;
     r->done++;
     b.failed = b.failed || j->failure.failed;
@@ -212,7 +235,7 @@ static di_status write_finished(struct run *r, di_error *err)
 {
     while (r->count > 0) {
         struct job *j = job_at(r, 0);
-        if (j->answer && !j->answer->done)
+        if (j->submitted && !j->answer.done)
             return DI_OK;
         di_status status = write_job(r, j, err);
         r->bytes -= j->bytes;
@@ -225,6 +248,16 @@ static di_status write_finished(struct run *r, di_error *err)
     return DI_OK;
 }
 
+/* Tokens sampled so far: of written answers and of those at work. */
+static uint64_t live_tokens(const struct run *r)
+{
+    di_engine_stats s;
+    if (di_engine_get_stats(r->engine, &s, sizeof s, NULL) != DI_OK)
+        return r->written_tokens;
+    uint64_t sampled = s.decode_rows + s.finished;
+    return sampled > r->written_tokens ? sampled : r->written_tokens;
+}
+
 static void show_progress(struct run *r, bool last)
 {
     uint64_t now = di_clock_ns();
@@ -233,7 +266,7 @@ static void show_progress(struct run *r, bool last)
     r->shown = now;
     double seconds = (double)(now - r->started) * 1e-9;
     fprintf(stderr, "\r%lld done, %lld failed, %zu in work, %.1f tokens/s%s", (long long)r->done, (long long)r->failed, r->count,
-            (double)di_answer_live_tokens(&r->totals, r->engine) / (seconds > 0 ? seconds : 1), last ? "\n" : "   ");
+            (double)live_tokens(r) / (seconds > 0 ? seconds : 1), last ? "\n" : "   ");
 }
 
 /* Complete lines already in the output; a cut last line is removed. */
@@ -304,7 +337,6 @@ static di_status open_output(struct run *r, di_error *err)
 static di_status run_jobs(struct run *r, struct di_lines *in, di_error *err)
 {
     di_status status = DI_OK;
-    bool busy;
     r->started = di_clock_ns();
     for (;;) {
         if (in)
@@ -313,7 +345,7 @@ static di_status run_jobs(struct run *r, struct di_lines *in, di_error *err)
         if (r->count == 0 && (!in || r->input_over))
             break;
         if (r->count > 0)
-            TRY(di_core_step(r->engine, &busy, err));
+            TRY(di_engine_step(r->engine, NULL, err));
         show_progress(r, false);
     }
     show_progress(r, true);
@@ -340,29 +372,28 @@ static di_status run_prompt(struct run *r, di_error *err)
     const struct options *o = r->o;
     struct di_buf line = {0}, shown = {0};
     di_status status = DI_OK;
-    bool busy = true;
     bool text = strcmp(o->format, "text") == 0 || (strcmp(o->format, "auto") == 0 && !o->output && isatty(STDOUT_FILENO));
     if (r->skipped > 0) /* --resume: it is answered */
         return DI_OK;
     prompt_line(o, &line);
-    push_job(r, 0, line, NULL);
+    TRY(di_buf_ok(&line, err));
+    push_job(r, 0, di_buf_str(&line), NULL);
     struct job *j = job_at(r, 0);
     if (!text) {
         TRY(run_jobs(r, NULL, err));
         goto out;
     }
-    while (j->answer && busy)
-        TRY(di_core_step(r->engine, &busy, err));
-    const di_error *failed = !j->answer ? &j->err : j->answer->end == DI_END_ERROR ? &j->answer->err : NULL;
-    if (failed) {
+    TRY(di_engine_run(r->engine, err));
+    if (j->answer.err.code != DI_OK) {
         r->failed++;
-        di_cli_fail("generate", failed);
+        di_cli_fail("generate", &j->answer.err);
         goto out;
     }
-    di_answer_write_text(&shown, j->answer);
+    di_answer_write_text(&shown, &j->answer);
     TRY(di_buf_ok(&shown, err));
     TRY(di_write_text(r->out, di_buf_str(&shown), err));
 out:
+    di_buf_fini(&line);
     di_buf_fini(&shown);
     return status;
 }
@@ -380,9 +411,8 @@ static di_status run_all(struct run *r, di_error *err)
         TRY(di_lines_open(&in, o->input, 0, err));
         opened = true;
     }
-    TRY(di_load(&o->load, true, &r->loaded, err));
+    TRY(di_load_engine(&o->load, &r->engine, err));
     TRY(open_output(r, err)); /* after the model: a mistyped one must not cost the old results */
-    TRY(di_core_create(r->loaded.model, &r->loaded.engine, &r->engine, err));
     r->window = (size_t)o->load.max_batch * 4;
     r->jobs = di_calloc(r->window, sizeof *r->jobs);
     CHECK(r->jobs, err, DI_ERR_MEMORY, "", "out of memory for %zu requests", r->window);
@@ -393,39 +423,40 @@ out:
     return status;
 }
 
-static void print_stats(struct di_core *core)
+static void print_stats(di_engine *engine)
 {
-    di_core_flush(core, NULL); /* so that the accounts are those of an idle engine */
-    struct di_core_stats s = di_core_stats(core);
+    di_engine_stats s;
     struct di_buf b = {0};
-    di_answer_write_stats(&b, &s);
-    if (!b.failed)
+    di_engine_flush(engine, NULL); /* so that the accounts are those of an idle engine */
+    if (di_engine_get_stats(engine, &s, sizeof s, NULL) == DI_OK)
+        di_answer_write_stats(&b, &s);
+    if (b.p && !b.failed)
         fprintf(stderr, "%s\n", b.p);
     di_buf_fini(&b);
 }
 
 static int run(const void *options)
 {
-    struct run r = {.o = options, .chat = di_chat_options_default, .defaults = di_completion_defaults()};
+    struct run r = {.o = options};
     const struct options *o = options;
     di_error err = {0};
-    r.chat.thinking = o->thinking;
+    di_request_defaults_init(&r.defaults, sizeof r.defaults);
+    r.defaults.thinking = o->thinking;
     r.defaults.temperature = o->temperature;
     r.defaults.top_p = o->top_p;
     r.defaults.min_p = o->min_p;
     r.defaults.top_k = o->top_k;
     r.defaults.seed = o->seed;
-    r.defaults.max_tokens = o->max_tokens;
+    r.defaults.max_tokens = o->max_tokens > 0 ? o->max_tokens : 0;
     di_status status = run_all(&r, &err);
     if (o->stats && r.engine)
         print_stats(r.engine);
-    di_core_destroy(r.engine);
+    di_engine_close(r.engine);
     for (size_t i = 0; r.jobs && i < r.window; i++)
         if (r.jobs[i].used)
             end_job(&r.jobs[i]);
     di_free(r.jobs);
     di_str_set_fini(&r.warned);
-    di_unload(&r.loaded);
     if (r.out && r.out != stdout && fclose(r.out) != 0 && status == DI_OK)
         status = di_fail(&err, DI_ERR_IO, o->output, "cannot be written: %s", strerror(errno));
     if (status != DI_OK)

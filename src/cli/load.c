@@ -32,25 +32,70 @@ static double mib(uint64_t bytes)
     return (double)bytes / (1 << 20);
 }
 
-static di_status print_plan(const struct di_loaded *l, const struct di_model_params *p, const char *isa, di_error *err)
+static void print_plan(const di_memory_plan *p, const struct di_load_options *o, const char *isa)
 {
-    struct di_model_plan plan;
-    di_status status = di_model_plan(&l->config, p, &plan, err);
-    if (status != DI_OK)
-        return status;
-    uint64_t cache = di_core_bytes(&l->config, p->numerics, &l->engine), program = resident();
-    uint64_t total = plan.packed_bytes + plan.mapped_bytes + plan.activation_bytes + plan.scratch_bytes + cache + program;
+    uint64_t program = resident();
     fprintf(
         stderr,
         "memory plan (MiB): weights %.1f repacked + %.1f in place, cache and state of %d requests of %lld tokens %.1f, activations %.1f, "
         "scratch %.1f, program %.1f; total %.1f at most (cpu %s)\n",
-        mib(plan.packed_bytes), mib(plan.mapped_bytes), l->engine.max_batch, (long long)l->context, mib(cache), mib(plan.activation_bytes),
-        mib(plan.scratch_bytes), mib(program), mib(total),
-        isa                ? isa
-        : p->numerics.bf16 ? di_cpu_isa_best()
-                           : "ref");
-    return DI_OK;
+        mib(p->weights_packed), mib(p->weights_mapped), (int)o->max_batch, (long long)p->context, mib(p->cache), mib(p->activations),
+        mib(p->scratch), mib(program), mib(p->total + program), isa);
 }
+
+static const char *isa_of(const struct di_load_options *o)
+{
+    return o->isa ? o->isa : strncmp(o->numerics, "bf16", 4) == 0 ? di_cpu_isa_best() : "ref";
+}
+
+/* ---------------------------------------------------------------- an engine */
+
+struct opening {
+    const struct di_load_options *o;
+    di_memory_plan plan;
+    bool planned;
+    int shown;
+};
+
+/* The first call comes when all but the weights is in memory: then what the program itself takes is known. */
+static void on_progress(void *ctx, uint64_t done, uint64_t total)
+{
+    struct opening *p = ctx;
+    if (!p->planned)
+        print_plan(&p->plan, p->o, isa_of(p->o));
+    p->planned = true;
+    if (isatty(STDERR_FILENO))
+        progress(&p->shown, done, total);
+}
+
+di_status di_load_engine(const struct di_load_options *o, di_engine **out, di_error *err)
+{
+    di_status status = DI_OK;
+    di_engine_config c;
+    struct opening opening = {.o = o, .shown = -1};
+    *out = NULL;
+    CHECK(strcmp(o->backend, "cpu") == 0, err, DI_ERR_UNSUPPORTED, "backend", "the %s back end is not part of this version", o->backend);
+    di_engine_config_init(&c, sizeof c);
+    c.model = o->model;
+    c.isa = o->isa;
+    c.numerics = o->numerics;
+    c.threads = (int32_t)o->threads;
+    c.max_batch = (int32_t)o->max_batch;
+    c.prefill_chunk = (int32_t)o->prefill_chunk;
+    c.context = o->context;
+    c.no_reuse = !o->reuse;
+    c.state_slots = (int32_t)o->states;
+    if (!o->quiet) {
+        TRY(di_engine_plan(&c, &opening.plan, sizeof opening.plan, err));
+        c.progress = on_progress;
+        c.progress_context = &opening;
+    }
+    TRY(di_engine_open(&c, out, err));
+out:
+    return status;
+}
+
+/* ---------------------------------------------------------------- a model */
 
 /* The map of a folder of golden vectors. */
 static di_status read_token_map(const char *dir, const struct di_config *c, struct di_text_model *out, di_error *err)
@@ -85,6 +130,23 @@ static di_status load_text(const char *dir, bool needed, struct di_loaded *out, 
     return status;
 }
 
+static di_status plan_model(const struct di_loaded *l, const struct di_model_params *params, const struct di_load_options *o, di_error *err)
+{
+    struct di_model_plan plan;
+    di_status status = di_model_plan(&l->config, params, &plan, err);
+    if (status != DI_OK)
+        return status;
+    di_memory_plan p = {.weights_packed = plan.packed_bytes,
+                        .weights_mapped = plan.mapped_bytes,
+                        .cache = di_core_bytes(&l->config, params->numerics, &l->engine),
+                        .activations = plan.activation_bytes,
+                        .scratch = plan.scratch_bytes,
+                        .context = l->context};
+    p.total = p.weights_packed + p.weights_mapped + p.cache + p.activations + p.scratch;
+    print_plan(&p, o, isa_of(o));
+    return DI_OK;
+}
+
 di_status di_load(const struct di_load_options *o, bool with_text, struct di_loaded *out, di_error *err)
 {
     di_status status = DI_OK;
@@ -112,7 +174,7 @@ di_status di_load(const struct di_load_options *o, bool with_text, struct di_loa
                                 .token_map = out->text.token_map};
     di_numerics_by_name(o->numerics, &p.numerics); /* the option table knows the names */
     if (!o->quiet)
-        TRY(print_plan(out, &p, o->isa, err));
+        TRY(plan_model(out, &p, o, err));
     if (!o->quiet && isatty(STDERR_FILENO)) {
         p.progress = progress;
         p.progress_ctx = &shown;

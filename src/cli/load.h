@@ -1,4 +1,5 @@
-/* Opening a model for the commands that run it: the options they share, the memory plan, progress. */
+/* Opening a model for the commands that run it: the options they share, the memory plan, progress. Those that generate open an engine of the public
+ * API; those that look at logits load the model itself. */
 #ifndef DI_CLI_LOAD_H
 #define DI_CLI_LOAD_H
 
@@ -66,6 +67,9 @@ struct di_load_options {
         "state-slots", DI_OPT_INT, offsetof(TYPE, load.states), "0", 0, 4096, NULL, "N",                                         \
             "Snapshots of request state kept for --reuse; 0 is 64, or twice --max-batch if that is more.", false                 \
     }
+
+/* An engine with these options; the memory plan and progress go to stderr. *out is closed with di_engine_close. */
+di_status di_load_engine(const struct di_load_options *o, di_engine **out, di_error *err);
 
 struct di_loaded {
     struct di_config config;
