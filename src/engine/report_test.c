@@ -456,6 +456,31 @@ static void report_A9_every_hit_length_is_exact(void **state)
     }
 }
 
+/* A snapshot that was taken soon after another one was restored, or after a replay, lacks the oldest of its rows: it serves no row that reads them.
+ * Between the steps the slot's rings are somebody else's. */
+static void report_A9_a_snapshot_serves_what_it_holds(void **state)
+{
+    static int32_t room[CONTEXT], other_room[CONTEXT];
+    static const int changes[] = {0, 2, 1, 3, 2, 4, 3, 5, 0, 1};
+    (void)state;
+    for (int n = 60; n < 200; n += 7) {
+        struct fixture f;
+        open_core(&f, 1, 64, 40, 8);
+        for (int k = 0; k < 10; k++) { /* each differs from all before in its last token or two */
+            struct di_watch w = watch(room, n - changes[k], 1 + k % 3, (uint32_t)n), other = watch(other_room, 150, 20, (uint32_t)(n + k));
+            room[w.n_prompt - 1] = 8 + k;
+            if (k > 3 && n > 100) {
+                w.n_save_at = 2;
+                w.save_at[0] = n / 2;
+                w.save_at[1] = n - 9;
+            }
+            ask(&f, &w);
+            ask(&f, &other);
+        }
+        fixture_close(&f);
+    }
+}
+
 /* ---------------------------------------------------------------- tenants */
 
 /* Every tenant has tokens that nobody else has, in prompts of the same shape, in a pool that holds few of them: none ever appears elsewhere. The
@@ -537,6 +562,7 @@ int main(void)
         cmocka_unit_test(report_A5_prompts_of_65_to_4096_tokens),
         cmocka_unit_test(report_A7_what_is_written_can_be_read),
         cmocka_unit_test(report_A9_every_hit_length_is_exact),
+        cmocka_unit_test(report_A9_a_snapshot_serves_what_it_holds),
         cmocka_unit_test(report_A12_canaries_stay_with_their_tenant),
         cmocka_unit_test(report_A17_other_tenant_pays_the_whole_prompt),
     };
