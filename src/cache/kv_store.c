@@ -41,7 +41,6 @@ di_status di_kv_store_create(const struct di_kv_layout *l, int slots, int n_bloc
         s->pages_of[i] = pages;
         di_lease_init(&s->lease[i], pages, s->pages_per_slot);
     }
-    s->n_free = n_blocks;
     *out = s;
     s = NULL;
 out:
@@ -67,15 +66,12 @@ void di_kv_store_destroy(struct di_kv_store *s)
 
 bool di_kv_reserve(struct di_kv_store *s, int slot, int64_t tokens)
 {
-    bool ok = di_lease_grow(&s->pool, &s->lease[slot], di_kv_blocks_for(tokens));
-    s->n_free = di_kv_available(s);
-    return ok;
+    return di_lease_grow(&s->pool, &s->lease[slot], di_kv_blocks_for(tokens));
 }
 
 void di_kv_release(struct di_kv_store *s, int slot)
 {
     di_lease_release(&s->pool, &s->lease[slot]);
-    s->n_free = di_kv_available(s);
 }
 
 void di_kv_copy_block(struct di_kv_store *s, int32_t from, int32_t to, int tokens)

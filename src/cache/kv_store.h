@@ -10,7 +10,6 @@
 struct di_kv_store {
     struct di_kv_layout layout;
     int slots, n_blocks, pages_per_slot;
-    int n_free; /* available blocks as of the latest reserve or release; di_kv_available is exact */
     uint8_t *blocks, *rings;
     float *tails;
     int32_t *pages; /* [slots][pages_per_slot] */

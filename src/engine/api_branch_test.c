@@ -463,6 +463,29 @@ static void test_impossible_requests_are_refused_with_the_reason(void **state)
     di_engine_close(small);
 }
 
+/* Stop ids that leave no token to sample: the request's mistake, and it says in which field. */
+static void test_all_ids_banned_is_the_request_s_error(void **state)
+{
+    static char json[40000] = "{\"prompt\": \"x\", \"max_tokens\": 3, \"min_tokens\": 1, \"stop_token_ids\": [0";
+    struct answer a;
+    di_model_info info;
+    (void)state;
+    assert_int_equal(di_engine_info(engine, &info, sizeof info, NULL), DI_OK);
+    size_t n = strlen(json);
+    for (int id = 1; id < info.vocab_size; id++)
+        n += (size_t)snprintf(json + n, sizeof json - n, ",%d", id);
+    snprintf(json + n, sizeof json - n, "]}");
+    di_submission s = request(NULL, NULL, &a);
+    s.json = json;
+    s.json_bytes = strlen(json);
+    s.protocol = "completion";
+    submit(&s);
+    run();
+    assert_int_equal(a.reason, DI_REASON_ERROR);
+    assert_int_equal(a.error.code, DI_ERR_INVALID);
+    assert_string_equal(a.error.where, "min_tokens");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -475,6 +498,7 @@ int main(void)
         cmocka_unit_test(test_unread_output_is_bounded),
         cmocka_unit_test(test_callbacks_that_throw_away_results_do_not_leak),
         cmocka_unit_test(test_impossible_requests_are_refused_with_the_reason),
+        cmocka_unit_test(test_all_ids_banned_is_the_request_s_error),
     };
     return cmocka_run_group_tests(tests, open_engine, close_engine);
 }

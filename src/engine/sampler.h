@@ -105,7 +105,7 @@ di_status di_law_create(size_t vocab, struct di_law **out, di_error *err);
 void di_law_destroy(struct di_law *law); /* NULL is allowed */
 
 /* Bias, penalties, bans, masks (steps 1 to 3), then temperature and truncation (4 to 8); a greedy row becomes the point mass on its first
- * token. DI_ERR_INTERNAL: a logit is NaN or infinite, or every token is banned. */
+ * token. DI_ERR_INTERNAL: a logit is NaN or infinite. DI_ERR_INVALID: every token is banned; `where` names the field that did it. */
 di_status di_law_load(struct di_law *law, const struct di_row *row, di_error *err);
 /* First token of the order. */
 int32_t di_law_argmax(const struct di_law *law);

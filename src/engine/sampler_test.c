@@ -463,12 +463,13 @@ static void test_bans_and_masks(void **state)
     di_error err = {0};
     struct di_row row = {.logits = x, .params = &p, .banned = all, .position = 99};
     struct di_sample s;
-    assert_int_equal(di_sample_row(law, &row, 3, &s, &err), DI_ERR_INTERNAL);
+    assert_int_equal(di_sample_row(law, &row, 3, &s, &err), DI_ERR_INVALID);
     assert_non_null(strstr(err.message, "position 99"));
     memset(allowed, 0, sizeof allowed);
     allowed[2] = ~(uint64_t)3; /* only bits behind the vocabulary */
     row = (struct di_row){.logits = x, .params = &p, .allowed = allowed};
-    assert_int_equal(di_sample_row(law, &row, 3, &s, &err), DI_ERR_INTERNAL);
+    assert_int_equal(di_sample_row(law, &row, 3, &s, &err), DI_ERR_INVALID);
+    assert_string_equal(err.where, "allowed_token_ids");
     allowed[2] |= 2; /* all but one */
     p.top_k = 5;
     p.top_p = 0.5;
