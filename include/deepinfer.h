@@ -86,7 +86,10 @@ typedef struct di_engine_config {
     /* Called on the opening thread while weights are read, with bytes done and in all; or NULL. */
     void (*progress)(void *context, uint64_t done, uint64_t total);
     void *progress_context;
-    int32_t max_unread; /* records of one request that wait for di_engine_poll; at more it ends with DI_ERR_LIMIT. 0 = 65,536 */
+    int32_t max_unread;  /* records of one request that wait for di_engine_poll; at more it ends with DI_ERR_LIMIT. 0 = 65,536 */
+    int64_t turn_memory; /* chat: names of turns (ids of calls, plain answers) that are remembered token by token and replayed when a client
+                                  sends them back unchanged, so that what was cached for them fits. A prompt then depends on what was answered before (0) */
+    int64_t turn_memory_bytes; /* and bytes of them; 0 = 256 MiB */
 } di_engine_config;
 DI_API void di_engine_config_init(di_engine_config *config, size_t size);
 

@@ -152,7 +152,7 @@ static di_status add_result(struct job *j, const struct di_chat *c)
     di_buf_adds(b, "{\"prompt\": ");
     di_json_write_string(b, di_buf_str(&c->prompt.text));
     if (j->tokenizer) {
-        TRY(di_prompt_encode(&c->prompt, j->tokenizer, &j->controls, &j->ids, j->err));
+        TRY(di_prompt_encode(&c->prompt, j->tokenizer, &j->controls, NULL, &j->ids, j->err));
         di_buf_adds(b, ", \"token_ids\": [");
         for (size_t i = 0; i < j->ids.n; i++)
             di_buf_addf(b, i ? ", %d" : "%d", (int)j->ids.v[i]);

@@ -79,6 +79,8 @@ static di_status read_config(const di_engine_config *given, di_engine_config *ou
     TRY(check_range("state_slots", out->state_slots, 0, 4096, err));
     TRY(check_range("context", out->context, 0, 1 << 30, err));
     TRY(check_range("seed", out->seed, 0, INT64_MAX, err));
+    TRY(check_range("turn_memory", out->turn_memory, 0, INT32_MAX, err));
+    TRY(check_range("turn_memory_bytes", out->turn_memory_bytes, 0, INT64_MAX, err));
     TRY(check_range("max_unread", out->max_unread, 0, INT32_MAX, err));
     *params = (struct di_model_params){
         .threads = out->threads, .isa = out->isa, .progress = out->progress, .progress_ctx = out->progress_context};
@@ -187,6 +189,9 @@ di_status di_engine_open(const di_engine_config *config, di_engine **out, di_err
     params.token_map = e->text.token_map;
     TRY(di_model_open(c.model, &params, &e->model, err));
     TRY(di_core_create(e->model, &e->core_config, &e->core, err));
+    if (c.turn_memory)
+        TRY(di_turn_memory_create((size_t)c.turn_memory, c.turn_memory_bytes ? (size_t)c.turn_memory_bytes : (size_t)256 << 20, &e->memory,
+                                  err));
     e->n_blocks = di_core_stats(e->core).blocks;
     e->stats.blocks = e->stats.free_blocks = e->n_blocks;
     *out = e;
@@ -214,6 +219,7 @@ void di_engine_close(di_engine *e)
     free_records(e->spare);
     di_buf_fini(&e->scratch.text);
     di_model_close(e->model);
+    di_turn_memory_destroy(e->memory);
     di_text_model_fini(&e->text);
     di_free(e->name);
     if (e->has_lock) {

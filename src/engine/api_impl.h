@@ -55,6 +55,7 @@ struct di_engine {
     struct di_model *model;
     struct di_core *core;
     struct di_core_config core_config;
+    struct di_turn_memory *memory; /* or NULL; has its own lock */
     int64_t context, seed, max_unread;
     int n_blocks;
     char *name;

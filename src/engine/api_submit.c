@@ -217,7 +217,9 @@ static di_status read_request(struct di_api_request *r, enum di_protocol protoco
                                         .defaults = defaults,
                                         .context = context,
                                         .n = s->n_samples,
-                                        .branch = r->branches};
+                                        .branch = r->branches,
+                                        .memory = r->engine->memory,
+                                        .memory_tenant = s->tenant};
     TRY(di_completion_create(&setup, protocol, request, &r->answer, err));
 out:
     return status;

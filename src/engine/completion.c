@@ -1,7 +1,5 @@
 #include "engine/completion.h"
 
-#include "base/utf8.h"
-
 #include <math.h>
 
 struct di_completion_defaults di_completion_defaults(void)
@@ -83,11 +81,56 @@ static di_status copy_prompt(struct di_completion *c, const int32_t *ids, size_t
     return DI_OK;
 }
 
+struct replay {
+    struct di_completion *c;
+    struct di_turn_prefix prefix;
+};
+
+static bool find_turn(void *ctx, const struct di_prompt_turn *turn, struct di_ids *ids)
+{
+    struct replay *r = ctx;
+    struct di_completion *c = r->c;
+    uint8_t prefix[32];
+    return di_turn_prefix_hash(&r->prefix, ids->v, ids->n, prefix) &&
+           di_turn_memory_find(c->memory, c->memory_tenant, prefix, turn->message, c->chat->protocol, turn->reasons, ids);
+}
+
+/* Will later prompts of this conversation show what it reasons (spec/encoding.md §2.5)? If not, no turn that reasoned can be replayed. */
+static bool keeps_reasoning(const struct di_chat *chat)
+{
+    return chat->reasoning_history == DI_REASONING_AUTO ? chat->tools_declared : chat->reasoning_history == DI_REASONING_KEEP;
+}
+
+/* Where the turn begins that this answer will be; a prefix of the client's is no turn of the model's. */
+static bool find_start(struct di_completion *c, struct replay *r)
+{
+    enum di_parse_start start = c->chat->start;
+    bool fresh = start == DI_START_REASONING || start == DI_START_CONTENT || start == DI_START_TOOL_BLOCK;
+    size_t n = c->prompt.n;
+    while (fresh && n && c->prompt.v[n - 1] != c->text->controls.id[DI_CTL_ASSISTANT])
+        n--;
+    c->turn_at = n;
+    return fresh && n >= r->prefix.done && (!c->chat->thinking || keeps_reasoning(c->chat)) &&
+           di_turn_prefix_hash(&r->prefix, c->prompt.v, n, c->turn_prefix);
+}
+
+static di_status chat_prompt(struct di_completion *c, di_error *err)
+{
+    struct replay r = {.c = c};
+    struct di_prompt_replay replay = {find_turn, &r};
+    di_status status =
+        di_prompt_encode(&c->chat->prompt, c->text->tokenizer, &c->text->controls, c->memory ? &replay : NULL, &c->prompt, err);
+    if (status == DI_OK && c->memory && !find_start(c, &r))
+        c->memory = NULL;
+    di_turn_prefix_fini(&r.prefix);
+    return status;
+}
+
 static di_status make_prompt(struct di_completion *c, const struct di_json *request, const struct di_completion_defaults *def,
                              di_error *err)
 {
     if (c->chat->protocol != DI_PROTOCOL_COMPLETION)
-        return di_prompt_encode(&c->chat->prompt, c->text->tokenizer, &c->text->controls, &c->prompt, err);
+        return chat_prompt(c, err);
     const struct di_json *ids = di_json_get(request, "prompt_token_ids"), *text = di_json_get(request, "prompt");
     if (ids && text)
         return di_fail(err, DI_ERR_INVALID, "prompt", "give either prompt or prompt_token_ids, not both");
@@ -192,6 +235,8 @@ di_status di_completion_create(const struct di_completion_setup *setup, enum di_
     c->facts = (struct di_request_facts){.queue_ns = -1, .first_token_ns = -1, .total_ns = -1, .miss_at = -1};
     c->random = setup->random ? setup->random : di_entropy;
     c->random_ctx = setup->random_ctx;
+    c->memory = setup->branch || protocol == DI_PROTOCOL_COMPLETION ? NULL : setup->memory;
+    c->memory_tenant = setup->memory_tenant;
     TRY(di_chat_create(protocol, request, setup->options, &c->chat, err));
     TRY(refuse_unsupported(c->chat, setup->n, err));
     if (!setup->branch)
@@ -261,8 +306,6 @@ void di_completion_destroy(struct di_completion *c)
         return;
     di_parser_destroy(c->parser);
     di_message_fini(&c->message);
-    di_buf_fini(&c->logprobs[0]);
-    di_buf_fini(&c->logprobs[1]);
     di_ids_fini(&c->prompt);
     di_ids_fini(&c->ids);
     di_free(c->end_ids);
@@ -276,49 +319,6 @@ bool di_completion_unconstrained(const struct di_completion *c)
 }
 
 /* ---------------------------------------------------------------- ids -> message */
-
-/* Text of a token; bytes that are no whole characters are shown as \xNN (spec/encoding.md §1.5). */
-static void add_token_text(struct di_buf *b, struct di_str bytes)
-{
-    if (di_utf8_valid(bytes, NULL)) {
-        di_json_write_string(b, bytes);
-        return;
-    }
-    struct di_buf shown = {0};
-    for (size_t i = 0; i < bytes.n; i++)
-        di_buf_addf(&shown, "\\x%02x", (unsigned char)bytes.p[i]);
-    di_json_write_string(b, di_buf_str(&shown));
-    di_buf_fini(&shown);
-}
-
-static void add_logprob(struct di_buf *b, const struct di_text_model *t, int32_t id, float logprob)
-{
-    struct di_str bytes = di_tokenizer_token_bytes(t->tokenizer, id);
-    di_buf_adds(b, "{\"token\":");
-    add_token_text(b, bytes);
-    di_buf_adds(b, ",\"logprob\":");
-    di_json_write_double(b, (double)logprob);
-    di_buf_adds(b, ",\"bytes\":[");
-    for (size_t i = 0; i < bytes.n; i++)
-        di_buf_addf(b, "%s%d", i ? "," : "", (unsigned char)bytes.p[i]);
-    di_buf_addc(b, ']');
-}
-
-static void keep_logprobs(struct di_completion *c, const struct di_sample *s, bool reasoning)
-{
-    struct di_buf *b = &c->logprobs[reasoning];
-    if (b->n)
-        di_buf_addc(b, ',');
-    add_logprob(b, c->text, s->id, s->logprob);
-    di_buf_adds(b, ",\"top_logprobs\":[");
-    for (size_t i = 0; i < s->n_top; i++) {
-        if (i)
-            di_buf_addc(b, ',');
-        add_logprob(b, c->text, s->top[i].id, s->top[i].logprob);
-        di_buf_addc(b, '}');
-    }
-    di_buf_adds(b, "]}");
-}
 
 /* A preempted request starts again and finds its own tokens: what counts is the first time. */
 static void on_start(void *ctx, int64_t cached)
@@ -336,20 +336,37 @@ static bool on_token(void *ctx, const struct di_sample *s)
     struct di_completion *c = ctx;
     if (c->on_sample)
         c->on_sample(c->emit_arg, s);
-    bool reasoning = di_parser_phase(c->parser) == DI_PHASE_REASONING;
     if (!di_ids_reserve(&c->ids, 1)) {
         di_fail(&c->err, DI_ERR_MEMORY, "", "out of memory for the answer");
         return false;
     }
     c->ids.v[c->ids.n++] = s->id;
-    c->reasoning_tokens += reasoning;
-    if (c->sampling.logprobs)
-        keep_logprobs(c, s, reasoning);
+    c->reasoning_tokens += di_parser_phase(c->parser) == DI_PHASE_REASONING;
     if (is_end(c, s->id))
         return true;
     if (di_parser_feed_id(c->parser, c->text->tokenizer, s->id, &c->err) != DI_OK)
         return false;
     return !di_parser_stopped(c->parser);
+}
+
+/* A turn that the model ended itself. Without memory for it the next prompt is rendered instead. */
+static void remember(struct di_completion *c)
+{
+    struct di_ids ids = {0};
+    bool whole = c->memory && c->end == DI_END_STOP && c->ids.n && c->ids.v[c->ids.n - 1] == c->text->controls.id[DI_CTL_EOS] &&
+                 c->message.finish != DI_FINISH_STOP_STRING;
+    size_t before = c->prompt.n - c->turn_at;
+    if (!whole || !di_ids_reserve(&ids, before + c->ids.n))
+        return;
+    memcpy(ids.v, c->prompt.v + c->turn_at, before * sizeof *ids.v);
+    memcpy(ids.v + before, c->ids.v, c->ids.n * sizeof *ids.v);
+    di_turn_memory_put(c->memory, &(struct di_turn){.tenant = c->memory_tenant,
+                                                    .prefix = c->turn_prefix,
+                                                    .ids = ids.v,
+                                                    .n_ids = before + c->ids.n,
+                                                    .thinking = c->chat->thinking,
+                                                    .message = &c->message});
+    di_ids_fini(&ids);
 }
 
 static void on_end(void *ctx, enum di_end end, const di_error *err)
@@ -369,6 +386,7 @@ static void on_end(void *ctx, enum di_end end, const di_error *err)
         if (c->err.code == DI_OK)
             c->err = ignored;
     }
+    remember(c);
     c->done = true;
     if (c->on_done)
         c->on_done(c->emit_arg);

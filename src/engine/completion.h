@@ -7,6 +7,7 @@
 #include "base/entropy.h"
 #include "text/chat.h"
 #include "text/message.h"
+#include "text/turn_memory.h"
 
 /* What a request does not say. */
 struct di_completion_defaults {
@@ -30,7 +31,6 @@ struct di_completion {
     int64_t reasoning_tokens, cached_tokens;
     struct di_request_facts facts; /* set when it is done; before, as of one that came nowhere */
     struct di_message message;
-    struct di_buf logprobs[2]; /* entries of the content and of the reasoning, separated by commas */
     enum di_end end;
     bool begun, done, muted; /* muted: events are not passed on */
     di_error err;            /* with DI_END_ERROR, or if the text could not be parsed */
@@ -45,6 +45,10 @@ struct di_completion {
     struct di_parser *parser;
     di_entropy_source *random;
     void *random_ctx;
+    struct di_turn_memory *memory; /* NULL: this turn is not remembered */
+    uint64_t memory_tenant;
+    size_t turn_at; /* in the prompt: behind its last <｜Assistant｜> */
+    uint8_t turn_prefix[32];
 };
 
 /* Where requests are converted. All borrowed. */
@@ -57,6 +61,9 @@ struct di_completion_setup {
     bool branch;               /* the prompt comes later, by di_completion_branch */
     di_entropy_source *random; /* for ids of calls; NULL: di_entropy */
     void *random_ctx;
+    struct di_turn_memory
+        *memory; /* earlier turns are replayed from it, this one goes into it; NULL = none. It must outlive the completion */
+    uint64_t memory_tenant;
 };
 /* Convert a request of a dialect: `request` (borrowed until destroy) as for di_chat_create; DI_PROTOCOL_COMPLETION takes `prompt` (text: control
  * spellings count, BOS is added unless it begins with it) or `prompt_token_ids`. Refused by name, until they exist: images, and constraints that

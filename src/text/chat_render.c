@@ -316,8 +316,11 @@ static void lead(struct render *r, const struct di_chat_message *m)
 
 static di_status assistant_turn(struct render *r, const struct di_chat_message *m)
 {
+    const struct di_chat *c = r->c;
     di_status status = DI_OK;
-    if (!r->answered_bare) {
+    size_t first = r->p->n_marks;
+    bool bare = r->answered_bare;
+    if (!bare) {
         di_prompt_control(r->p, DI_CTL_ASSISTANT);
         lead(r, m);
     }
@@ -326,6 +329,10 @@ static di_status assistant_turn(struct render *r, const struct di_chat_message *
     if (m->calls)
         TRY(calls(r, m));
     di_prompt_control(r->p, DI_CTL_EOS);
+    if (!bare)
+        di_prompt_add_turn(r->p, first, m,
+                           c->thinking &&
+                               (c->reasoning_history == DI_REASONING_AUTO ? c->tools_declared : c->reasoning_history == DI_REASONING_KEEP));
 out:
     return status;
 }

@@ -36,6 +36,7 @@ void di_prompt_fini(struct di_prompt *p)
 {
     di_buf_fini(&p->text);
     di_free(p->marks);
+    di_free(p->turns);
     *p = (struct di_prompt){0};
 }
 
@@ -53,6 +54,21 @@ void di_prompt_control(struct di_prompt *p, enum di_control c)
     }
     p->marks[p->n_marks++] = (struct di_prompt_mark){p->text.n, c};
     di_buf_adds(&p->text, spellings[c]);
+}
+
+void di_prompt_add_turn(struct di_prompt *p, size_t first, const void *message, bool reasons)
+{
+    if (p->n_turns == p->cap_turns) {
+        size_t cap = p->cap_turns ? p->cap_turns * 2 : 16;
+        struct di_prompt_turn *turns = di_realloc(p->turns, cap * sizeof *turns);
+        if (!turns) {
+            p->text.failed = true;
+            return;
+        }
+        p->turns = turns;
+        p->cap_turns = cap;
+    }
+    p->turns[p->n_turns++] = (struct di_prompt_turn){first, p->n_marks - 1, message, reasons};
 }
 
 void di_prompt_text(struct di_prompt *p, struct di_str s)
@@ -105,11 +121,11 @@ di_status di_control_ids_find(const struct di_tokenizer *t, int32_t image_id, st
     return DI_OK;
 }
 
-di_status di_prompt_encode(const struct di_prompt *p, const struct di_tokenizer *t, const struct di_control_ids *ids, struct di_ids *out,
-                           di_error *err)
+di_status di_prompt_encode(const struct di_prompt *p, const struct di_tokenizer *t, const struct di_control_ids *ids,
+                           const struct di_prompt_replay *replay, struct di_ids *out, di_error *err)
 {
     di_status status = DI_OK;
-    size_t from = 0;
+    size_t from = 0, turn = 0;
     for (size_t i = 0; i <= p->n_marks; i++) {
         size_t to = i < p->n_marks ? p->marks[i].at : p->text.n;
         enum di_control c = i < p->n_marks ? p->marks[i].control : DI_CTL_COUNT;
@@ -123,6 +139,13 @@ di_status di_prompt_encode(const struct di_prompt *p, const struct di_tokenizer 
               "the vocabulary has no added token \"%s\", which this prompt needs", spellings[c]);
         CHECK(di_ids_reserve(out, 1), err, DI_ERR_MEMORY, "", "out of memory for a prompt of %zu bytes", p->text.n);
         out->v[out->n++] = ids->id[c];
+        if (replay && turn < p->n_turns && p->turns[turn].first == i && replay->find(replay->ctx, &p->turns[turn], out)) {
+            i = p->turns[turn].last;
+            to = p->marks[i].at;
+            c = p->marks[i].control;
+        }
+        while (turn < p->n_turns && p->turns[turn].first <= i)
+            turn++;
         from = to + strlen(spellings[c]);
     }
 out:

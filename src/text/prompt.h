@@ -42,17 +42,28 @@ struct di_prompt_mark {
     enum di_control control;
 };
 
+/* A finished turn of the assistant inside a prompt. */
+struct di_prompt_turn {
+    size_t first, last;  /* marks: its <｜Assistant｜> and its end */
+    const void *message; /* the conversation's di_chat_message */
+    bool reasons;        /* the policy shows earlier reasoning here, even if the client sent none */
+};
+
 /* Zero-initialise. A failed allocation is remembered and reported by di_prompt_ok. */
 struct di_prompt {
     struct di_buf text;           /* everything, control ids spelled */
     struct di_prompt_mark *marks; /* ascending */
     size_t n_marks, cap_marks;
+    struct di_prompt_turn *turns; /* in order */
+    size_t n_turns, cap_turns;
 };
 void di_prompt_fini(struct di_prompt *p);
 void di_prompt_control(struct di_prompt *p, enum di_control c);
 void di_prompt_text(struct di_prompt *p, struct di_str s);
 /* Text in which the eight grounding marks become control ids; nothing else does. */
 void di_prompt_grounded(struct di_prompt *p, struct di_str s);
+/* The turn from mark `first` up to the mark that was written last. */
+void di_prompt_add_turn(struct di_prompt *p, size_t first, const void *message, bool reasons);
 di_status di_prompt_ok(const struct di_prompt *p, di_error *err);
 
 struct di_control_ids {
@@ -62,9 +73,15 @@ struct di_control_ids {
  * the reminder and the image may be missing; for another DI_ERR_UNSUPPORTED names it. */
 di_status di_control_ids_find(const struct di_tokenizer *t, int32_t image_id, struct di_control_ids *out, di_error *err);
 
-/* Append the ids of the prompt. A grounding mark without an id is plain text; a missing id of another control that the prompt has is
+/* Other ids for a turn: append what stands behind its <｜Assistant｜>, end id included, and return true, or leave *ids alone. */
+struct di_prompt_replay {
+    bool (*find)(void *ctx, const struct di_prompt_turn *turn, struct di_ids *ids);
+    void *ctx;
+};
+
+/* Append the ids of the prompt; `replay` may be NULL. A grounding mark without an id is plain text; a missing id of another control that the prompt has is
  * DI_ERR_UNSUPPORTED. Images count one id each. */
-di_status di_prompt_encode(const struct di_prompt *p, const struct di_tokenizer *t, const struct di_control_ids *ids, struct di_ids *out,
-                           di_error *err);
+di_status di_prompt_encode(const struct di_prompt *p, const struct di_tokenizer *t, const struct di_control_ids *ids,
+                           const struct di_prompt_replay *replay, struct di_ids *out, di_error *err);
 
 #endif
