@@ -288,7 +288,7 @@ di_status di_law_load(struct di_law *law, const struct di_row *row, di_error *er
         penalise(law->x, row->counts, p);
     forbid(law, row);
     find_first(law);
-    bool early = p->min_tokens > 0 && row->n_generated < (uint64_t)p->min_tokens;
+    bool early = !row->allowed && p->min_tokens > 0 && row->n_generated < (uint64_t)p->min_tokens;
     CHECK(law->n_allowed > 0, err, DI_ERR_INVALID, early ? "min_tokens" : "allowed_token_ids", "no token may stand at position %llu: %s",
           (unsigned long long)row->position,
           early ? "nothing is left beside the end id and the stop_token_ids" : "bans and masks exclude all of them");
