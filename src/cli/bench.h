@@ -31,5 +31,6 @@ di_status di_bench_kernels(const struct di_bench_options *o, di_error *err);
 di_status di_bench_vector(const struct di_bench_options *o, di_error *err);
 di_status di_bench_model(const struct di_bench_options *o, di_error *err);
 di_status di_bench_cache(const struct di_bench_options *o, di_error *err);
+di_status di_bench_engine(const struct di_bench_options *o, di_error *err);
 
 #endif

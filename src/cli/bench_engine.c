@@ -1,0 +1,329 @@
+/* Suite engine: what the engine costs beside the model. (a) With a model that costs nothing: processor time of scheduling and post-processing per step.
+ * (b) With a real one: throughput of 16 requests beside that of one, and how long the model waits between two steps. (c) Prompts that share a
+ * beginning: rows computed beside those that nobody has computed before. Figures are medians; (b) compares pairs of neighbouring runs. */
+#include "base/clock.h"
+#include "base/mem.h"
+#include "cli/bench.h"
+#include "cli/load.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MOST 256
+#define MOST_ROUNDS 1000
+
+static bool chosen(const struct di_bench_options *o, const char *part)
+{
+    return !o->filter || strstr(part, o->filter);
+}
+
+static double cpu_seconds(clockid_t clock)
+{
+    struct timespec t;
+    clock_gettime(clock, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+/* ---------------------------------------------------------------- (a) a model that costs nothing */
+
+#define NULL_VOCAB 8
+#define NULL_STEPS 200
+#define NULL_CONTEXT ((MOST_ROUNDS + 2) * NULL_STEPS) /* beyond what any run generates */
+
+static di_status compute_nothing(void *ctx, const struct di_step *step, di_error *err)
+{
+    (void)ctx, (void)err;
+    for (int i = 0; i < step->n_logits * NULL_VOCAB; i++)
+        step->logits[i] = (float)(i % NULL_VOCAB);
+    return DI_OK;
+}
+
+static bool count_token(void *ctx, const struct di_sample *token)
+{
+    int64_t *n = ctx;
+    (*n)++;
+    return token->id >= 0;
+}
+
+static di_status null_core(int batch, int64_t context, struct di_core **out, di_error *err)
+{
+    struct di_core_null n = {
+        .vocab = NULL_VOCAB, .context = context, .compute = compute_nothing, .window = 128, .layers = 2, .numerics = "null"};
+    n.layout = (struct di_kv_layout){.block_bytes = 64 * 8,
+                                     .ring_bytes = DI_RING_ROWS * 8,
+                                     .tail_bytes = 64,
+                                     .n_sources = 1,
+                                     .ratio = {1},
+                                     .key_row_bytes = 8,
+                                     .ring_layers = 1,
+                                     .window_row_bytes = 8};
+    struct di_core_config c = {.max_batch = batch, .prefill_chunk = 256, .states = 2 * batch};
+    return di_core_create_null(&n, &c, out, err);
+}
+
+/* Submit `batch` requests that do not end before `tokens` are generated. */
+static di_status submit_all(struct di_core *e, int batch, const int32_t *prompts, int n_prompt, int64_t tokens, int64_t *counted,
+                            di_error *err)
+{
+    for (int i = 0; i < batch; i++) {
+        struct di_request r = {.prompt = prompts + (size_t)i * (size_t)n_prompt,
+                               .n_prompt = n_prompt,
+                               .max_tokens = tokens,
+                               .sampling = di_sampling_params_default(),
+                               .ignore_end = true,
+                               .on_token = count_token,
+                               .ctx = counted};
+        r.sampling.temperature = 0;
+        di_status status = di_core_submit(e, &r, NULL, err);
+        if (status != DI_OK)
+            return status;
+    }
+    return DI_OK;
+}
+
+static di_status step_n(struct di_core *e, int n, di_error *err)
+{
+    bool busy;
+    for (int i = 0; i < n; i++) {
+        di_status status = di_core_step(e, &busy, err);
+        if (status != DI_OK)
+            return status;
+    }
+    return DI_OK;
+}
+
+static di_status overhead(const struct di_bench_options *o, int batch, double limit, di_error *err)
+{
+    di_status status = DI_OK;
+    struct di_core *e = NULL;
+    int rounds = (int)o->rounds;
+    double thread[MOST_ROUNDS], all[MOST_ROUNDS], wall[MOST_ROUNDS];
+    int64_t context = (int64_t)(rounds + 2) * NULL_STEPS, counted = 0;
+    static const int32_t prompts[MOST * 3];
+    TRY(null_core(batch, context, &e, err));
+    TRY(submit_all(e, batch, prompts, 3, context - 3, &counted, err));
+    TRY(step_n(e, NULL_STEPS, err));
+    for (int i = 0; i < rounds; i++) {
+        struct di_core_stats before = di_core_stats(e);
+        double t = cpu_seconds(CLOCK_THREAD_CPUTIME_ID), p = cpu_seconds(CLOCK_PROCESS_CPUTIME_ID);
+        TRY(step_n(e, NULL_STEPS, err));
+        thread[i] = (cpu_seconds(CLOCK_THREAD_CPUTIME_ID) - t) * 1e6 / NULL_STEPS;
+        all[i] = (cpu_seconds(CLOCK_PROCESS_CPUTIME_ID) - p) * 1e6 / NULL_STEPS;
+        wall[i] = (double)(di_core_stats(e).host_ns - before.host_ns) * 1e-3 / NULL_STEPS;
+    }
+    double us = di_bench_median(thread, rounds);
+    printf("| %3d | %5.0f | %6.1f | %5.0f | %6.1f | %6.1f |\n", batch, limit, us, 100 * us / limit, di_bench_median(wall, rounds),
+           di_bench_median(all, rounds));
+out:
+    di_core_destroy(e);
+    return status;
+}
+
+static di_status overheads(const struct di_bench_options *o, di_error *err)
+{
+    di_status status = DI_OK;
+    printf("A model that costs nothing: us a step, %d steps a round\n\n"
+           "| requests | limit | engine's thread | %% of limit | by the clock | both threads |\n|---|---|---|---|---|---|\n",
+           NULL_STEPS);
+    TRY(overhead(o, 16, 15, err));
+    TRY(overhead(o, 256, 100, err));
+    printf("\n");
+out:
+    return status;
+}
+
+/* ---------------------------------------------------------------- (b) throughput and gap */
+
+#define LANES 16
+#define PROMPT 32
+#define WARM 8
+#define STEPS 96
+
+struct bench {
+    const struct di_bench_options *o;
+    struct di_loaded l;
+    int32_t *prompts;
+};
+
+static void fill(int32_t *ids, int64_t n, uint32_t seed, const struct di_config *c)
+{
+    for (int64_t i = 0; i < n; i++) {
+        seed = seed * 1664525 + 1013904223;
+        ids[i] = (int32_t)((seed >> 8) % (uint32_t)c->vocab_size);
+        if (ids[i] == c->image_token_id)
+            ids[i] = 0;
+    }
+}
+
+struct pace {
+    double tokens_per_s, gap; /* gap: share of the time of a step */
+};
+
+/* `batch` requests decode STEPS steps. */
+static di_status decode(struct bench *b, int batch, struct pace *out, di_error *err)
+{
+    di_status status = DI_OK;
+    struct di_core *e = NULL;
+    struct di_core_config config = b->l.engine;
+    int64_t counted = 0;
+    config.no_reuse = true;
+    config.states = 0;
+    TRY(di_core_create(b->l.model, &config, &e, err));
+    TRY(submit_all(e, batch, b->prompts, PROMPT, WARM + STEPS + 16, &counted, err));
+    while (counted < (int64_t)batch * WARM)
+        TRY(step_n(e, 1, err));
+    struct di_core_stats before = di_core_stats(e);
+    int64_t start = di_clock_ns(), had = counted;
+    TRY(step_n(e, STEPS, err));
+    double seconds = (double)(di_clock_ns() - start) * 1e-9;
+    struct di_core_stats after = di_core_stats(e);
+    double gap = (double)(after.gap_ns - before.gap_ns), compute = (double)(after.compute_ns - before.compute_ns);
+    *out = (struct pace){.tokens_per_s = (double)(counted - had) / seconds, .gap = gap / (gap + compute)};
+out:
+    di_core_destroy(e);
+    return status;
+}
+
+static di_status throughput(struct bench *b, di_error *err)
+{
+    di_status status = DI_OK;
+    int rounds = (int)b->o->rounds;
+    double rate[2][MOST_ROUNDS], gap[2][MOST_ROUNDS], ratio[MOST_ROUNDS];
+    struct pace p[2];
+    TRY(decode(b, LANES, &p[1], err));
+    for (int i = 0; i < rounds; i++) {
+        for (int k = 0; k < 2; k++) {
+            TRY(decode(b, k ? LANES : 1, &p[k], err));
+            rate[k][i] = p[k].tokens_per_s;
+            gap[k][i] = p[k].gap * 100;
+        }
+        ratio[i] = rate[1][i] / rate[0][i];
+    }
+    printf("%s: decoding behind %d tokens, %d steps a run\n\n| requests | tokens/s | best run | gap between two steps, %% of the step |\n"
+           "|---|---|---|---|\n",
+           b->o->model, PROMPT, STEPS);
+    for (int k = 0; k < 2; k++) {
+        double median = di_bench_median(rate[k], rounds);
+        printf("| %d | %.0f | %.0f | %.2f |\n", k ? LANES : 1, median, rate[k][rounds - 1], di_bench_median(gap[k], rounds));
+    }
+    printf("\n| tokens/s of %d to that of 1 | of the best runs | wanted |\n|---|---|---|\n| %.2f | %.2f | 4 |\n\n", LANES,
+           di_bench_median(ratio, rounds), rate[1][rounds - 1] / rate[0][rounds - 1]);
+out:
+    return status;
+}
+
+/* ---------------------------------------------------------------- (c) shared prefixes */
+
+#define SHARERS 32
+#define SHARED_PROMPT 512
+
+struct shared {
+    uint64_t rows, cached;
+    double seconds;
+};
+
+static di_status prefill_shared(struct bench *b, int common, bool reuse, struct shared *out, di_error *err)
+{
+    di_status status = DI_OK;
+    struct di_core *e = NULL;
+    struct di_core_config config = b->l.engine;
+    int64_t counted = 0;
+    bool busy = true;
+    config.no_reuse = !reuse;
+    config.states = reuse ? 64 : 0;
+    for (int i = 0; i < SHARERS; i++) {
+        int32_t *p = b->prompts + (size_t)i * SHARED_PROMPT;
+        fill(p, common, 1, &b->l.config);
+        fill(p + common, SHARED_PROMPT - common, (uint32_t)i + 2, &b->l.config);
+    }
+    TRY(di_core_create(b->l.model, &config, &e, err));
+    TRY(submit_all(e, SHARERS, b->prompts, SHARED_PROMPT, 1, &counted, err));
+    double start = cpu_seconds(CLOCK_PROCESS_CPUTIME_ID);
+    while (busy)
+        TRY(di_core_step(e, &busy, err));
+    *out = (struct shared){.rows = di_core_stats(e).prompt_rows,
+                           .cached = di_core_stats(e).cached_tokens,
+                           .seconds = cpu_seconds(CLOCK_PROCESS_CPUTIME_ID) - start};
+out:
+    di_core_destroy(e);
+    return status;
+}
+
+static di_status sharing(struct bench *b, di_error *err)
+{
+    static const int percents[] = {0, 50, 75, 90};
+    di_status status = DI_OK;
+    printf("%d prompts of %d tokens that begin with the same share\n\n"
+           "| shared | floor rows | rows | %% of all rows above the floor | processor time, %% of that without reuse "
+           "|\n|---|---|---|---|---|\n",
+           SHARERS, SHARED_PROMPT);
+    for (size_t k = 0; k < sizeof percents / sizeof *percents; k++) {
+        int common = SHARED_PROMPT * percents[k] / 100, rounds = b->o->rounds < 3 ? (int)b->o->rounds : 3;
+        double share[3];
+        struct shared with, without;
+        for (int i = 0; i < rounds; i++) {
+            TRY(prefill_shared(b, common, true, &with, err));
+            TRY(prefill_shared(b, common, false, &without, err));
+            share[i] = 100 * with.seconds / without.seconds;
+        }
+        uint64_t floor = without.rows - (SHARERS - 1) * (uint64_t)common;
+        printf("| %d %% | %llu | %llu | %.1f | %.0f |\n", percents[k], (unsigned long long)floor, (unsigned long long)with.rows,
+               100 * ((double)with.rows - (double)floor) / (double)without.rows, di_bench_median(share, rounds));
+        fflush(stdout);
+    }
+out:
+    return status;
+}
+
+/* ---------------------------------------------------------------- the suite */
+
+static di_status with_model(const struct di_bench_options *o, di_error *err)
+{
+    di_status status = DI_OK;
+    struct bench b = {.o = o};
+    struct di_load_options load = {.model = o->model,
+                                   .backend = "cpu",
+                                   .isa = o->isa,
+                                   .numerics = "bf16",
+                                   .threads = o->threads,
+                                   .max_batch = LANES,
+                                   .prefill_chunk = o->prefill_chunk,
+                                   .context = 1024,
+                                   .quiet = true};
+    TRY(di_load(&load, false, &b.l, err));
+    b.prompts = di_malloc(sizeof *b.prompts * SHARERS * SHARED_PROMPT);
+    CHECK(b.prompts, err, DI_ERR_MEMORY, "bench", "out of memory");
+    fill(b.prompts, SHARERS * SHARED_PROMPT, 1, &b.l.config);
+    if (chosen(o, "throughput"))
+        TRY(throughput(&b, err));
+    if (chosen(o, "sharing"))
+        TRY(sharing(&b, err));
+out:
+    di_free(b.prompts);
+    di_unload(&b.l);
+    return status;
+}
+
+static void print_machine(void)
+{
+    double load = 0;
+    FILE *f = fopen("/proc/loadavg", "r");
+    bool known = f && fscanf(f, "%lf", &load) == 1;
+    if (f)
+        fclose(f);
+    if (known)
+        printf("%d processors, load %.1f\n\n", di_cpu_count(), load);
+}
+
+di_status di_bench_engine(const struct di_bench_options *o, di_error *err)
+{
+    di_status status = DI_OK;
+    print_machine();
+    if (chosen(o, "overhead"))
+        TRY(overheads(o, err));
+    if (o->model && (chosen(o, "throughput") || chosen(o, "sharing")))
+        TRY(with_model(o, err));
+out:
+    return status;
+}
