@@ -12,7 +12,7 @@ struct options {
     struct di_load_options load;
     const char *host, *unix_socket, *tls_cert, *tls_key, *api_keys, *cors_origin, *access_log, *log_format;
     struct di_str_list names;
-    int64_t port, cache_blocks, seed, max_connections, max_body, max_queue, max_output, store;
+    int64_t port, cache_blocks, seed, max_connections, max_body, max_queue, max_output, store, turn_memory;
     double timeout, head_timeout, body_timeout, idle_timeout, write_timeout, drain_timeout, comment, stall;
     bool strict_models, usage_on_finish, reasoning_twin, blank_lines;
 };
@@ -23,7 +23,11 @@ static const struct di_option table[] = {
     DI_REUSE_ROWS(struct options, "true"),
     {"cache-blocks", DI_OPT_INT, AT(cache_blocks), "0", 0, INT32_MAX, NULL, "N",
      "Blocks of 64 tokens in the cache; 0 is enough for --max-batch requests of the full context.", false},
-    {"seed", DI_OPT_INT, AT(seed), "0", 0, (double)INT64_MAX, NULL, "S", "Of requests that have none.", false},
+    {"seed", DI_OPT_INT, AT(seed), "-1", -1, (double)INT64_MAX, NULL, "S", "Of requests that have none; -1 is another one for each.",
+     false},
+    {"turn-memory", DI_OPT_INT, AT(turn_memory), "100000", 0, INT32_MAX, NULL, "N",
+     "Tool calls and answers whose exact tokens are remembered, so that the cache still fits when a client sends them back; 0 is none.",
+     false},
     {"served-model-name", DI_OPT_LIST, AT(names), NULL, 0, 0, NULL, "NAME",
      "Name of the model for clients; may be given several times, the first is shown. Default: the directory's name.", false},
     {"strict-models", DI_OPT_BOOL, AT(strict_models), "false", 0, 0, NULL, NULL, "Answer 404 to requests for another model's name.", false},
@@ -166,7 +170,8 @@ static void engine_config(const struct options *o, int *shown, di_engine_config 
     c->no_reuse = !l->reuse;
     c->state_slots = (int32_t)l->states;
     c->context = l->context;
-    c->seed = o->seed;
+    c->seed = o->seed >= 0 ? o->seed : 0;
+    c->turn_memory = o->turn_memory;
     if (!l->quiet && isatty(STDERR_FILENO)) {
         c->progress = show_progress;
         c->progress_context = shown;
@@ -200,6 +205,7 @@ static di_status attach(const struct options *o, struct di_server *server, di_en
                                .reject_unknown_models = o->strict_models,
                                .usage_on_finish = o->usage_on_finish,
                                .reasoning_twin = o->reasoning_twin,
+                               .fixed_seeds = o->seed >= 0,
                                .store_bytes = (size_t)o->store << 20};
     TRY(di_server_attach(server, &m, err));
     if (fprintf(stdout, "listening on %s\n", di_server_address(server)) < 0 || fflush(stdout) != 0)

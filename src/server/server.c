@@ -1,4 +1,5 @@
 /* The server as a whole: its loop, signals, reload, drain, health. */
+#include "server/response_store.h"
 #include "server/server_impl.h"
 #include "server/server_listen.h"
 
@@ -7,6 +8,7 @@
 #include <signal.h>
 #include <sys/eventfd.h>
 #include <sys/signalfd.h>
+#include <time.h>
 #include <unistd.h>
 
 #define AFTER_DRAIN_MS 1000 /* for error events to reach clients, and for them to close, after the last request */
@@ -261,7 +263,11 @@ di_status di_server_attach(struct di_server *s, const struct di_serve_model *mod
                                           .n_names = model->n_names,
                                           .reject_unknown_models = model->reject_unknown_models,
                                           .usage_on_finish = model->usage_on_finish,
-                                          .reasoning_twin = model->reasoning_twin};
+                                          .reasoning_twin = model->reasoning_twin,
+                                          .fixed_seeds = model->fixed_seeds,
+                                          .created = (int64_t)time(NULL)};
+    if (model->store_bytes)
+        TRY(di_response_store_create(model->store_bytes / 1024 + 1, model->store_bytes, &s->setup.store, err));
     atomic_store(&s->attached, true);
     di_notify(s->config.notify, "READY=1");
 out:
@@ -316,6 +322,7 @@ void di_server_destroy(struct di_server *s)
     di_engine_queue_destroy(s->queue);
     di_keys_destroy(s->keys);
     if (s->access && s->access != stderr)
+    di_response_store_destroy(s->setup.store);
         fclose(s->access);
     di_buf_fini(&s->scratch);
     di_buf_fini(&s->extra);

@@ -49,6 +49,7 @@ struct di_serve_model {
     const char *const *names; /* [n_names] the first is the model's own */
     size_t n_names;
     bool reject_unknown_models, usage_on_finish, reasoning_twin;
+    bool fixed_seeds; /* a request without a seed gets the engine's, not one of its own */
     size_t store_bytes; /* of remembered responses, 0 = none are */
 };
 /* From now on requests are answered. */
