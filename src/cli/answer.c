@@ -214,50 +214,6 @@ void di_answer_write_text(struct di_buf *b, const struct di_answer *a)
     di_buf_addc(b, '\n');
 }
 
-void di_answer_write_stats(struct di_buf *b, const di_engine_stats *s)
-{
-    const uint64_t misses[] = {s->miss_never_seen, s->miss_evicted, s->miss_diverged, s->miss_bounded};
-    uint64_t whole = s->lookups; /* all that could be found was */
-    const struct {
-        const char *key;
-        uint64_t value;
-    } numbers[] = {{"steps", s->steps},
-                   {"prompt_rows", s->prompt_rows},
-                   {"decode_rows", s->decode_rows},
-                   {"wasted_rows", s->wasted_rows},
-                   {"finished", s->finished},
-                   {"cancelled", s->cancelled},
-                   {"failed", s->failed},
-                   {"preempted", s->preempted},
-                   {"lookups", s->lookups},
-                   {"lookup_tokens", s->lookup_tokens},
-                   {"cached_tokens", s->cached_tokens},
-                   {"blocks", (uint64_t)s->blocks},
-                   {"free_blocks", (uint64_t)s->free_blocks},
-                   {"evicted_blocks", s->evicted_blocks},
-                   {"states_saved", s->states_saved},
-                   {"states_restored", s->states_restored},
-                   {"compute_us", s->compute_ns / 1000},
-                   {"gap_us", s->gap_ns / 1000},
-                   {"host_us", s->host_ns / 1000}};
-    di_buf_addc(b, '{');
-    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
-        add_key(b, numbers[i].key);
-        di_buf_addf(b, "%llu", (unsigned long long)numbers[i].value);
-    }
-    add_key(b, "misses");
-    di_buf_addc(b, '{');
-    for (int i = 0; i < 4; i++)
-        whole -= misses[i];
-    add_key(b, di_miss_reason_name(DI_MISS_REASON_NONE));
-    di_buf_addf(b, "%llu", (unsigned long long)whole);
-    for (int i = 0; i < 4; i++) {
-        add_key(b, di_miss_reason_name((di_miss_reason)(DI_MISS_REASON_NEVER_SEEN + i)));
-        di_buf_addf(b, "%llu", (unsigned long long)misses[i]);
-    }
-    di_buf_adds(b, "}}");
-}
-
 void di_str_set_fini(struct di_str_set *s)
 {
     for (size_t i = 0; i < s->n; i++)

@@ -28,9 +28,6 @@ void di_answer_write(struct di_buf *b, const struct di_json *id, const struct di
 /* Append what a person reads: reasoning in <think> lines, content, calls as name(arguments). Ends with a newline. */
 void di_answer_write_text(struct di_buf *b, const struct di_answer *a);
 
-/* Append the engine's counters as one JSON object. */
-void di_answer_write_stats(struct di_buf *b, const di_engine_stats *s);
-
 /* Names that were warned about already. Zero-initialise. */
 struct di_str_set {
     char **names;

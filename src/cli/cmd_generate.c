@@ -5,6 +5,7 @@
 #include "cli/answer.h"
 #include "cli/io.h"
 #include "cli/load.h"
+#include "cli/stats.h"
 
 #include <errno.h>
 #include <math.h>
@@ -47,8 +48,8 @@ static const struct di_option table[] = {
     {"stop", DI_OPT_LIST, AT(stop), NULL, 0, 0, NULL, "STR", "End the answer before this text; may be given several times. For --prompt.",
      false},
     {"raw", DI_OPT_BOOL, AT(raw), "false", 0, 0, NULL, NULL, "--prompt is raw text that the model continues.", false},
-    {"stats", DI_OPT_BOOL, AT(stats), "false", 0, 0, NULL, NULL, "Print the engine's counters as a JSON object on stderr at the end.",
-     false},
+    {"stats", DI_OPT_BOOL, AT(stats), "false", 0, 0, NULL, NULL,
+     "Print counters and latencies on stderr at the end: a JSON object, on a terminal also a table.", false},
     {"thinking", DI_OPT_BOOL, AT(thinking), "true", 0, 0, NULL, NULL, "Think first where the request does not say.", false},
 };
 
@@ -425,13 +426,14 @@ out:
 
 static void print_stats(di_engine *engine)
 {
-    di_engine_stats s;
     struct di_buf b = {0};
     di_engine_flush(engine, NULL); /* so that the accounts are those of an idle engine */
-    if (di_engine_get_stats(engine, &s, sizeof s, NULL) == DI_OK)
-        di_answer_write_stats(&b, &s);
+    di_stats_write(&b, engine);
+    di_buf_addc(&b, '\n');
+    if (isatty(STDERR_FILENO))
+        di_stats_write_table(&b, engine);
     if (b.p && !b.failed)
-        fprintf(stderr, "%s\n", b.p);
+        fputs(b.p, stderr);
     di_buf_fini(&b);
 }
 
