@@ -39,6 +39,7 @@ struct slot {
     struct di_replay replay;
     uint64_t page_version;
     uint64_t fence; /* LEAVING: number of the last launch that names the slot */
+    bool end_saved; /* LEAVING: its last state is kept */
     bool over;      /* LEAVING: the request has ended; else it goes back to the queue (preempted) */
 };
 
@@ -164,6 +165,7 @@ di_status di_core_create(struct di_model *model, const struct di_core_config *co
                              .compute = compute_model,
                              .ctx = model,
                              .numerics = model->be->ops->name};
+    memcpy(n.model_digest, model->digest, sizeof n.model_digest);
     *out = NULL;
     if (model->params.max_rows < di_core_max_rows(config) || model->params.max_context < n.context)
         return di_fail(err, DI_ERR_INTERNAL, "engine", "the model was opened for %d rows and %lld tokens, fewer than the engine uses",
@@ -230,8 +232,19 @@ static void leave(struct di_core *e, struct slot *s, bool over)
     s->fence = e->under_way ? e->under_way->number : 0;
 }
 
+static void save(struct di_core *e, int slot, int64_t at)
+{
+    struct slot *s = &e->slots[slot];
+    di_reuse_save(e->reuse, slot, s->req->tokens, at, s->n_rows, s->right_from);
+    s->page_version = ++e->page_versions;
+}
+
+/* The state at the end of the answer is kept at once: whoever heard the end may come back before the launch under way is done. */
 static void end_slot(struct di_core *e, struct slot *s, enum di_end end, const di_error *err)
 {
+    s->end_saved = e->reuse && s->n_computed > s->req->r.n_prompt;
+    if (s->end_saved)
+        save(e, (int)(s - e->slots), s->n_computed);
     leave(e, s, true);
     tell_end(e, s->req, end, err);
 }
@@ -253,8 +266,8 @@ static void retire(struct di_core *e, uint64_t done)
         struct slot *s = &e->slots[i];
         if (s->state != SLOT_LEAVING || s->fence > done)
             continue;
-        if (e->reuse && s->n_computed > s->req->r.n_prompt)
-            di_reuse_save(e->reuse, i, s->req->tokens, s->n_computed, s->n_rows, s->right_from);
+        if (e->reuse && !s->end_saved && s->n_computed > s->req->r.n_prompt)
+            save(e, i, s->n_computed);
         di_kv_release(e->store, i);
         if (s->over) {
             drop_request(e, s->req);
@@ -390,13 +403,6 @@ static int64_t next_save(const struct di_core *e, const struct slot *s)
         if (f->leader == q && f->n_common >= least && f->n_common < next && f->n_common < q->r.n_prompt)
             next = f->n_common;
     return next == INT64_MAX ? 0 : next;
-}
-
-static void save(struct di_core *e, int slot, int64_t at)
-{
-    struct slot *s = &e->slots[slot];
-    di_reuse_save(e->reuse, slot, s->req->tokens, at, s->n_rows, s->right_from);
-    s->page_version = ++e->page_versions;
 }
 
 /* Let q wait for the request that it names, and see to it that the state is kept where they part: now if it is there, else when it is reached. */
@@ -538,7 +544,7 @@ static bool start(struct di_core *e, struct di_launch *l, int slot, struct reque
     struct slot *s = &e->slots[slot];
     int64_t total = q->r.n_prompt + q->r.max_tokens;
     int64_t tail = di_replay_tail(&e->replay, q->r.replay, q->r.n_prompt);
-    struct di_reuse_ask ask = {.tokens = q->tokens, .n = q->n_resume, .total = total, .tenant = q->r.tenant, .tail = tail};
+    struct di_reuse_ask ask = {.tokens = q->tokens, .n = q->n_resume, .total = total, .tenant = q->r.tenant, .space = q->r.space, .tail = tail};
     struct di_reuse_start from = {.replay.tail = (int32_t)tail};
     if (e->reuse ? !di_reuse_begin(e->reuse, slot, &ask, &from) : !di_kv_reserve(e->store, slot, total))
         return false;
