@@ -305,6 +305,33 @@ static void report_A3_a_repeat_in_another_slot(void **state)
     close_engine(e);
 }
 
+/* What a client says is not what parts the caches, and does not join them: the same salt and name from two tenants. */
+static void report_A17_a_clients_salt_does_not_join_tenants(void **state)
+{
+    static const char json[] = "{\"messages\": [{\"role\": \"user\", \"content\": \"What is the capital of France? Think, then answer with "
+                               "one word.\"}], \"temperature\": 0, \"max_tokens\": 8, \"cache_salt\": \"s\", \"user\": \"u\"}";
+    static const uint64_t tenants[] = {1, 1, 2, 2, 1};
+    static const bool hits[] = {false, true, false, true, true};
+    di_engine *e = open_engine(2, 0, false);
+    struct answer a[5];
+    (void)state;
+    for (int i = 0; i < 5; i++) {
+        di_submission s;
+        di_submission_init(&s, sizeof s);
+        s.json = json;
+        s.json_bytes = sizeof json - 1;
+        s.tenant = tenants[i];
+        s.on_output = hear;
+        s.user = &a[i];
+        a[i] = (struct answer){0};
+        assert_int_equal(di_engine_submit(e, &s, &a[i].id, NULL), DI_OK);
+        run(e);
+        assert_true(hits[i] ? a[i].cached > 20 : a[i].cached == 0);
+        assert_memory_equal(a[i].tokens, a[0].tokens, sizeof(int32_t) * 8);
+    }
+    close_engine(e);
+}
+
 #ifdef DI_TEST_QUICK
 #define PROMPTS 20
 #else
@@ -357,7 +384,7 @@ int main(void)
         cmocka_unit_test(report_53_answers_reach_who_asked),   cmocka_unit_test(report_56_identical_requests_at_once),
         cmocka_unit_test(report_57_any_number_at_a_time),      cmocka_unit_test(report_58_batches_at_the_limit),
         cmocka_unit_test(report_75_hit_and_cold_are_equal),    cmocka_unit_test(report_A3_a_repeat_in_another_slot),
-        cmocka_unit_test(report_A4_answers_keep_their_length),
+        cmocka_unit_test(report_A4_answers_keep_their_length), cmocka_unit_test(report_A17_a_clients_salt_does_not_join_tenants),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
