@@ -135,8 +135,9 @@ static void answer_version(struct di_call *c)
 
 static void answer_load(struct di_call *c)
 {
-    const struct di_server *s = c->server;
+    struct di_server *s = c->server;
     char text[160];
+    di_server_watch(s, di_clock_ns());
     snprintf(text, sizeof text, "{\"server_load\": %zu, \"running\": %d, \"waiting\": %d, \"connections\": %zu}", s->live, s->stats.running,
              s->stats.waiting, di_http_counters(s->http)->open);
     reply_text(c, "application/json", di_str_c(text));
@@ -146,6 +147,7 @@ static void answer_metrics(struct di_call *c)
 {
     struct di_buf *b = &c->server->scratch;
     di_buf_clear(b);
+    di_server_watch(c->server, di_clock_ns());
     di_metrics_write(c->server, b);
     reply_text(c, "text/plain; version=0.0.4; charset=utf-8", di_buf_str(b));
 }

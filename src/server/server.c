@@ -110,12 +110,11 @@ static void on_queue(evutil_socket_t fd, short what, void *arg)
 }
 
 /* Steps advance, or there is nothing to do. */
-static void watch_steps(struct di_server *s, int64_t now)
+void di_server_watch(struct di_server *s, int64_t now)
 {
     di_engine_stats stats = {0};
-    if (!atomic_load(&s->attached))
-        return;
-    di_engine_get_stats(s->engine, &stats, sizeof stats, NULL);
+    if (atomic_load(&s->attached))
+        di_engine_get_stats(s->engine, &stats, sizeof stats, NULL);
     if (stats.steps != s->stats.steps || s->live == 0)
         s->step_ns = now;
     s->stats = stats;
@@ -124,7 +123,7 @@ static void watch_steps(struct di_server *s, int64_t now)
 static void on_tick(void *ctx, int64_t now)
 {
     struct di_server *s = ctx;
-    watch_steps(s, now);
+    di_server_watch(s, now);
     di_calls_on_tick(s, now);
     if (s->access)
         fflush(s->access);
@@ -174,6 +173,7 @@ static di_status listen_all(struct di_server *s, di_error *err)
     }
     if (c->unix_socket) {
         TRY(di_bind_unix(c->unix_socket, &fd, err));
+        s->owns_socket_file = true;
         TRY(listen_on(s, fd, err));
     }
 out:
@@ -232,6 +232,7 @@ di_status di_server_create(const struct di_server_config *config, struct di_serv
     s->config = *config;
     s->log = (struct di_log){.level = DI_LOG_INFO, .fn = di_server_message, .ctx = s};
     s->signal_fd = s->stop_fd = -1;
+    s->step_ns = di_clock_ns();
     TRY(open_files(s, err));
     TRY(open_loop(s, err));
     TRY(di_preparers_start(s, err));
@@ -317,12 +318,12 @@ void di_server_destroy(struct di_server *s)
         close(s->signal_fd);
     if (s->stop_fd >= 0)
         close(s->stop_fd);
-    if (s->config.unix_socket && s->config.n_fds == 0)
+    if (s->owns_socket_file)
         unlink(s->config.unix_socket);
     di_engine_queue_destroy(s->queue);
     di_keys_destroy(s->keys);
-    if (s->access && s->access != stderr)
     di_response_store_destroy(s->setup.store);
+    if (s->access && s->access != stderr)
         fclose(s->access);
     di_buf_fini(&s->scratch);
     di_buf_fini(&s->extra);

@@ -102,7 +102,7 @@ struct di_server {
     FILE *access;
     char address[128];
     pthread_t thread;
-    bool has_thread;
+    bool has_thread, owns_socket_file;
     atomic_bool attached; /* set by attach after what follows */
     struct di_exchange_setup setup;
     di_engine *engine;
@@ -130,6 +130,8 @@ void di_server_on_done(void *ctx, struct di_http_request *r);
 void di_call_reply_error(struct di_call *c, const struct di_http_error *e, int retry_after);
 /* Header lines that every response has; in server->extra until the next call. */
 struct di_str di_call_headers(struct di_call *c, bool stream);
+/* Look at the engine's counters: steps advance, or there is nothing to do. */
+void di_server_watch(struct di_server *s, int64_t now_ns);
 /* Ready, and steps advance. */
 bool di_server_healthy(const struct di_server *s);
 
