@@ -117,6 +117,8 @@ typedef struct di_model_info {
     int64_t context;  /* tokens of one request */
     int32_t vocab_size, bos_id, eos_id, pad_id;
     int32_t max_batch, cache_blocks;
+    const char *digest; /* 64 hexadecimal digits over weights and configuration: a key for what is computed with them. docs/c-api.md says how far it
+                         * can be trusted. Lives as long as the engine */
 } di_model_info;
 DI_API di_status di_engine_info(const di_engine *engine, di_model_info *out, size_t size, di_error *err);
 

@@ -31,7 +31,7 @@ class MemoryPlan(Structure):
 
 class ModelInfo(Structure):
     _fields_ = [("name", c_char_p), ("context", c_int64), ("vocab_size", c_int32), ("bos_id", c_int32), ("eos_id", c_int32),
-                ("pad_id", c_int32), ("max_batch", c_int32), ("cache_blocks", c_int32)]
+                ("pad_id", c_int32), ("max_batch", c_int32), ("cache_blocks", c_int32), ("digest", c_char_p)]
 
 
 class Bias(Structure):

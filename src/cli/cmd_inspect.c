@@ -1,5 +1,6 @@
-/* deepinfer inspect: what is in a checkpoint, and what running it will cost. Reads headers only. */
+/* deepinfer inspect: what is in a checkpoint, and what running it will cost. Of a large one it reads headers and samples. */
 #include "backend/backend.h"
+#include "checkpoint/digest.h"
 #include "checkpoint/plan.h"
 #include "cli/commands.h"
 #include "cli/io.h"
@@ -21,7 +22,8 @@ static const struct di_option table[] = {
      .offset = offsetof(struct options, model),
      .metavar = "DIR",
      .required = true,
-     .help = "Directory with config.json and the safetensors files. Tensor data may be absent (sparse files): only headers are read."},
+     .help = "Directory with config.json and the safetensors files. Tensor data may be absent (sparse files): little more than headers is "
+             "read of a large checkpoint."},
     {.name = "plan", .type = DI_OPT_BOOL, .offset = offsetof(struct options, plan), .help = "Print every memory region of a run."},
     {.name = "context",
      .type = DI_OPT_INT,
@@ -231,10 +233,11 @@ static void add_json_sum(struct di_buf *b, const struct di_part_sum *s)
                 (unsigned long long)s->bytes);
 }
 
-static void add_json(struct di_buf *b, const struct di_checkpoint *ck, const struct di_part_sums *sums)
+static void add_json(struct di_buf *b, const struct di_checkpoint *ck, const struct di_part_sums *sums, const char *digest)
 {
     di_buf_adds(b, "{\"model\":");
     di_json_write_string(b, di_str_c(ck->dir));
+    di_buf_addf(b, ",\"digest\":\"%s\"", digest);
     di_buf_addf(b, ",\"shards\":%zu,\"extra_tensors\":%zu,", ck->n_shards, ck->n_extra);
     add_json_sum(b, &sums->all);
     di_buf_addc(b, ',');
@@ -298,11 +301,15 @@ static int run(const void *options)
     const struct options *opt = options;
     struct di_checkpoint ck = {0};
     struct di_part_sums sums;
+    uint8_t digest[DI_DIGEST_BYTES];
+    char hex[2 * DI_DIGEST_BYTES + 1];
     struct di_plan plan;
     struct di_buf b = {0};
     di_error err = {0};
     di_status status = DI_OK;
     TRY(di_checkpoint_open(opt->model, &ck, &err));
+    TRY(di_checkpoint_digest(&ck, DI_DIGEST_WHOLE, digest, &err));
+    di_digest_hex(digest, hex);
     TRY(di_part_sums(&ck.config, ck.has_draft, ck.has_vision, &sums));
     struct di_plan_params params = {
         .context = opt->context == INT64_MIN ? ck.config.max_position_embeddings : opt->context,
@@ -319,13 +326,14 @@ static int run(const void *options)
         TRY(di_plan_make(&ck.config, &params, &plan, &err));
     }
     if (opt->json) {
-        add_json(&b, &ck, &sums);
+        add_json(&b, &ck, &sums, hex);
         if (opt->plan)
             add_json_plan(&b, &plan, &params);
         di_buf_adds(&b, "}\n");
     } else {
         add_config(&b, &ck);
         add_parts(&b, &ck, &sums);
+        di_buf_addf(&b, "  digest %s\n", hex);
         if (opt->plan)
             add_plan(&b, &plan, &params);
     }

@@ -188,6 +188,7 @@ di_status di_engine_open(const di_engine_config *config, di_engine **out, di_err
     e->core_config.banned = e->text.banned;
     params.token_map = e->text.token_map;
     TRY(di_model_open(c.model, &params, &e->model, err));
+    di_digest_hex(e->model->digest, e->digest);
     TRY(di_core_create(e->model, &e->core_config, &e->core, err));
     if (c.turn_memory)
         TRY(di_turn_memory_create((size_t)c.turn_memory, c.turn_memory_bytes ? (size_t)c.turn_memory_bytes : (size_t)256 << 20, &e->memory,
@@ -241,7 +242,8 @@ di_status di_engine_info(const di_engine *e, di_model_info *out, size_t size, di
                        .eos_id = e->config.eos_token_id,
                        .pad_id = e->config.pad_token_id,
                        .max_batch = e->core_config.max_batch,
-                       .cache_blocks = e->n_blocks};
+                       .cache_blocks = e->n_blocks,
+                       .digest = e->digest};
     give_struct(out, size, &i, sizeof i);
     return DI_OK;
 }

@@ -59,6 +59,7 @@ struct di_engine {
     int64_t context, seed, max_unread;
     int n_blocks;
     char *name;
+    char digest[2 * DI_DIGEST_BYTES + 1];
     bool has_lock;
     pthread_mutex_t lock;
     pthread_cond_t work, output; /* for the driver's thread; for waiting polls */

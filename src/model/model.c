@@ -327,6 +327,7 @@ di_status di_model_open(const char *dir, const struct di_model_params *params, s
           "context", "the context must be between 1 and the model's %lld tokens", (long long)m->c->max_position_embeddings);
     struct di_backend_params bp = backend_params(m->c, params);
     TRY(di_backend_cpu_create(&bp, &m->be, err));
+    TRY(di_checkpoint_digest(&m->ck, DI_DIGEST_WHOLE, m->digest, err));
     di_rope_freq_main(m->c, m->rope_main);
     di_rope_freq_compress(m->c, m->rope_compress);
     TRY(load_engram_tables(m, params->token_map, err));

@@ -3,7 +3,7 @@
 #define DI_MODEL_MODEL_H
 
 #include "backend/backend.h"
-#include "checkpoint/checkpoint.h"
+#include "checkpoint/digest.h"
 #include "checkpoint/engram_hash.h"
 
 struct di_layer {
@@ -47,6 +47,7 @@ struct di_model_params {
 struct di_model {
     struct di_checkpoint ck;
     const struct di_config *c; /* &ck.config */
+    uint8_t digest[DI_DIGEST_BYTES];
     struct di_model_params params;
     struct di_backend *be;
     struct di_layer *layers;
