@@ -252,6 +252,34 @@ static void report_81_final_state_does_not_evict_the_useful_one(void **state)
     }
 }
 
+/* The next turn comes the moment the last token is heard, while a launch that names the old one may be under way: it finds the answer too, whether an
+ * end id, the length or a callback ended it. (Ids as they were sampled; what another rendering does to them: tests/test_reports.py.) */
+static void report_83_a_follow_up_at_once_finds_the_answer(void **state)
+{
+    struct fixture f;
+    static struct talk t;
+    int before = 0, ends[2] = {0};
+    (void)state;
+    open_core(&f, 2, 64, 20, 4);
+    talk_begin(&t, 83);
+    for (int turn = 0; turn < 45; turn++) {
+        t.w = watch(t.text, t.n, 12, 0);
+        t.w.ignore_end = false;
+        t.w.stop_after = turn % 3 == 1 ? 5 : 0;
+        send(&f, &t.w);
+        for (int i = 0; i < 200 && !t.w.over; i++)
+            step(&f);
+        right(&f, &t.w);
+        assert_int_equal(t.w.cached, before);
+        ends[t.w.end == DI_END_STOP]++;
+        before = t.n + t.w.n_got - 1;
+        talk_go_on(&t, 0, 5);
+    }
+    assert_true(ends[0] > 5 && ends[1] > 5);
+    run(&f);
+    fixture_close(&f);
+}
+
 /* Two sessions of 50 blocks that grow in turns, or both at a time. */
 static void two_sessions(int blocks, bool together)
 {
@@ -554,6 +582,7 @@ int main(void)
         cmocka_unit_test(report_77_reuse_grows_with_an_append_only_text),
         cmocka_unit_test(report_78_no_silent_zero),
         cmocka_unit_test(report_81_final_state_does_not_evict_the_useful_one),
+        cmocka_unit_test(report_83_a_follow_up_at_once_finds_the_answer),
         cmocka_unit_test(report_86_two_sessions_that_fit_lose_nothing),
         cmocka_unit_test(report_A1_alternating_prompts_hit_whole),
         cmocka_unit_test(report_A2_interleaved_sessions_in_a_big_pool),
