@@ -1,6 +1,7 @@
 #include "engine/completion.h"
 
 #include <math.h>
+#include <openssl/evp.h>
 
 struct di_completion_defaults di_completion_defaults(void)
 {
@@ -202,6 +203,9 @@ static void name_call(struct di_completion *c)
 static void on_event(void *arg, const struct di_parse_event *event)
 {
     struct di_completion *c = arg;
+    c->enough = c->enough || (c->chat->single_call && event->kind == DI_EVENT_CALL && event->index > 0);
+    if (c->enough && event->kind != DI_EVENT_DONE)
+        return;
     di_message_add(&c->message, event);
     if (event->kind == DI_EVENT_CALL)
         name_call(c);
@@ -346,7 +350,7 @@ static bool on_token(void *ctx, const struct di_sample *s)
         return true;
     if (di_parser_feed_id(c->parser, c->text->tokenizer, s->id, &c->err) != DI_OK)
         return false;
-    return !di_parser_stopped(c->parser);
+    return !di_parser_stopped(c->parser) && !c->enough;
 }
 
 /* A turn that the model ended itself. Without memory for it the next prompt is rendered instead. */
@@ -392,9 +396,20 @@ static void on_end(void *ctx, enum di_end end, const di_error *err)
         c->on_done(c->emit_arg);
 }
 
+/* What a client's cache_salt sets apart. 64 bits of a hash that it cannot steer; the tenant is beside it. */
+static uint64_t cache_space(struct di_str salt)
+{
+    unsigned char hash[32];
+    uint64_t space = 0;
+    if (salt.n && EVP_Digest(salt.p, salt.n, hash, NULL, EVP_sha256(), NULL) == 1)
+        memcpy(&space, hash, sizeof space);
+    return space;
+}
+
 static struct di_request engine_request(const struct di_completion *c)
 {
     struct di_request r = c->schedule;
+    r.space = cache_space(c->chat->cache_salt);
     r.prompt = c->prompt.v;
     r.n_prompt = (int64_t)c->prompt.n;
     r.max_tokens = c->max_tokens;

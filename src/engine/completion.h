@@ -33,6 +33,7 @@ struct di_completion {
     struct di_message message;
     enum di_end end;
     bool begun, done, muted; /* muted: events are not passed on */
+    bool enough;             /* the one call that was asked for is there */
     di_error err;            /* with DI_END_ERROR, or if the text could not be parsed */
 
     /* Set by the owner before submit, if at all. */

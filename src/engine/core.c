@@ -543,7 +543,7 @@ static bool start(struct di_core *e, struct di_launch *l, int slot, struct reque
     struct slot *s = &e->slots[slot];
     int64_t total = q->r.n_prompt + q->r.max_tokens;
     int64_t tail = di_replay_tail(&e->replay, q->r.replay, q->r.n_prompt);
-    struct di_reuse_ask ask = {.tokens = q->tokens, .n = q->n_resume, .total = total, .tenant = q->r.tenant, .tail = tail};
+    struct di_reuse_ask ask = {.tokens = q->tokens, .n = q->n_resume, .total = total, .tenant = q->r.tenant, .space = q->r.space, .tail = tail};
     struct di_reuse_start from = {.replay.tail = (int32_t)tail};
     if (e->reuse ? !di_reuse_begin(e->reuse, slot, &ask, &from) : !di_kv_reserve(e->store, slot, total))
         return false;

@@ -50,6 +50,7 @@ struct di_request {
     int64_t n_forced;
     int priority;               /* lower runs earlier and may take the place of a higher one */
     uint64_t tenant;            /* requests of one priority are admitted fairly between tenants */
+    uint64_t space;             /* a cached prefix is shared within one space of one tenant; 0 for the usual one */
     int64_t deadline_ns;        /* of di_clock_ns; 0 = none. A request that is not over by then ends with DI_END_DEADLINE */
     enum di_replay_mode replay; /* 0 = the engine's. Bounded ones take no forced tokens: scores would be approximate */
     /* A request of the same tenant with the same beginning: this one waits, overtaken by others, until that one has computed what both have in common
