@@ -8,6 +8,7 @@ import http.client
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import ssl
@@ -95,7 +96,7 @@ def test_metrics(s):
     yield r.headers["content-type"].startswith("text/plain; version=0.0.4"), r
     names = set()
     for line in r.body.decode().split("\n"):
-        match = re.fullmatch(r"# TYPE (\S+) (gauge|counter|histogram)|# HELP (\S+) \S.*|([a-z]+[:_][a-zA-Z_:]+)(\{[^}]*\})? (\S+)|", line)
+        match = re.fullmatch(r"# TYPE (\S+) (gauge|counter|histogram)|# HELP (\S+) \S.*|([a-z]+[:_][a-zA-Z0-9_:]+)(\{[^}]*\})? (\S+)|", line)
         yield bool(match), line
         if match and match.group(1):
             yield match.group(1) not in names, f"twice: {line}"
@@ -108,6 +109,14 @@ def test_metrics(s):
         yield "vllm:" + name in names, name
     for name in ("num_running_reqs", "num_queue_reqs", "token_usage", "cache_hit_rate"):
         yield "sglang:" + name in names, name
+    for name in ("time_to_first_token_seconds", "inter_token_latency_seconds", "e2e_request_latency_seconds", "request_queue_time_seconds",
+                 "request_prompt_tokens", "request_generation_tokens", "iteration_tokens_total"):
+        own = [line for line in r.body.decode().split("\n") if line.startswith(f"vllm:{name}_bucket")]
+        values = [float(line.rsplit(" ", 1)[1]) for line in own]
+        yield values == sorted(values) and values and 'le="+Inf"' in own[-1], own
+        yield f"vllm:{name}_count{{model_name=\"nano\",engine=\"0\"}} {int(values[-1])}\n" in r.body.decode(), own
+    status = s.get("/api/status").json()
+    yield status["model"] == "nano" and status["kv_blocks"] > 0 and status["memory"]["total"] > 1e6 and status["generation_tokens"] >= 5, status
     after = s.metrics()
     yield after["deepinfer_generation_tokens_total"] - before["deepinfer_generation_tokens_total"] == 5, after
     yield after['deepinfer_requests_finished_total{finished_reason="length"}'] > 0, after
@@ -643,8 +652,12 @@ def test_kill(program):
 
 
 def test_before_loading(program):
-    r = program.run("serve", "--model", NANO + "x", "--port", 0)
-    yield r.status == 2 and r.out == b"", r
+    broken = program.path()
+    os.mkdir(broken)
+    shutil.copy(os.path.join(NANO, "config.json"), broken)  # a plan can be made, loading fails when the port answers already
+    for model in (NANO + "x", broken):
+        r = program.run("serve", "--model", model, "--port", 0)
+        yield r.status == 2 and r.out == b"", r
     for flags in (("--tls-cert", "x"), ("--host", "no such host"), ("--port", -1), ("--log-format", "xml")):
         r = program.run("serve", "--model", NANO, "--port", 0, *flags)
         yield r.status == 2 and b"deepinfer serve" in r.err, r

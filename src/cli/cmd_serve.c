@@ -178,23 +178,19 @@ static void engine_config(const struct options *o, int *shown, di_engine_config 
     }
 }
 
-static di_status print_plan(const di_engine_config *c, di_error *err)
+static void print_plan(const di_engine_config *c, di_memory_plan p)
 {
-    di_memory_plan p;
-    di_status status = di_engine_plan(c, &p, sizeof p, err);
     const double mib = 1 << 20;
-    if (status == DI_OK)
-        fprintf(stderr,
-                "memory plan (MiB): weights %.1f repacked + %.1f in place, cache and state of %d requests of %lld tokens %.1f, "
-                "activations %.1f, scratch %.1f; total %.1f at most\n",
-                (double)p.weights_packed / mib, (double)p.weights_mapped / mib, c->max_batch, (long long)p.context, (double)p.cache / mib,
-                (double)p.activations / mib, (double)p.scratch / mib, (double)p.total / mib);
-    return status;
+    fprintf(stderr,
+            "memory plan (MiB): weights %.1f repacked + %.1f in place, cache and state of %d requests of %lld tokens %.1f, "
+            "activations %.1f, scratch %.1f; total %.1f at most\n",
+            (double)p.weights_packed / mib, (double)p.weights_mapped / mib, c->max_batch, (long long)p.context, (double)p.cache / mib,
+            (double)p.activations / mib, (double)p.scratch / mib, (double)p.total / mib);
 }
 
 /* ---------------------------------------------------------------- the service */
 
-static di_status attach(const struct options *o, struct di_server *server, di_engine *engine, di_error *err)
+static di_status attach(const struct options *o, const di_memory_plan *plan, struct di_server *server, di_engine *engine, di_error *err)
 {
     di_model_info info = {0};
     di_status status = DI_OK;
@@ -206,7 +202,8 @@ static di_status attach(const struct options *o, struct di_server *server, di_en
                                .usage_on_finish = o->usage_on_finish,
                                .reasoning_twin = o->reasoning_twin,
                                .fixed_seeds = o->seed >= 0,
-                               .store_bytes = (size_t)o->store << 20};
+                               .store_bytes = (size_t)o->store << 20,
+                               .plan = plan};
     TRY(di_server_attach(server, &m, err));
     if (fprintf(stdout, "listening on %s\n", di_server_address(server)) < 0 || fflush(stdout) != 0)
         fprintf(stderr, "warning: standard output is closed\n"); /* no reason to stop */
@@ -222,21 +219,23 @@ static int run(const void *options)
     struct di_server *server = NULL;
     di_engine *engine = NULL;
     di_engine_config c;
+    di_memory_plan plan;
     di_error err = {0};
     di_status status = DI_OK;
     int fds[8], shown = -1;
     CHECK(strcmp(o->load.backend, "cpu") == 0, &err, DI_ERR_UNSUPPORTED, "backend", "the %s back end is not part of this version",
           o->load.backend);
     engine_config(o, &shown, &c);
+    TRY(di_engine_plan(&c, &plan, sizeof plan, &err));
     if (!o->load.quiet)
-        TRY(print_plan(&c, &err));
+        print_plan(&c, plan);
     server_config(o, &config);
     config.n_fds = inherited_sockets(fds, sizeof fds / sizeof *fds);
     config.fds = fds;
     TRY(di_server_create(&config, &server, &err));
     TRY(di_engine_open(&c, &engine, &err));
     TRY(di_engine_start(engine, &err));
-    TRY(attach(o, server, engine, &err));
+    TRY(attach(o, &plan, server, engine, &err));
 out:
     di_engine_stop(engine);
     di_engine_close(engine);

@@ -154,9 +154,6 @@ static void take_record(struct di_call *c, struct di_sub *sub, const di_output *
         c->prompt_tokens += o->prompt_tokens;
         c->cached_tokens += o->cached_tokens;
         c->completion_tokens += o->completion_tokens;
-        s->counters.prompt_tokens += (uint64_t)o->prompt_tokens;
-        s->counters.completion_tokens += (uint64_t)o->completion_tokens;
-        s->counters.success[o->reason <= DI_REASON_ERROR ? o->reason : DI_REASON_ERROR]++;
     }
     if (!c->http || c->refused || di_exchange_finished(c->x))
         return;

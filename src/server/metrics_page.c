@@ -1,20 +1,24 @@
 /* GET /metrics: Prometheus text (spec/encoding.md §4.7). The engine's own names begin with deepinfer_; the others are what boards made for vLLM and
  * SGLang query. */
+#include "base/json.h"
 #include "server/server_impl.h"
 
-enum kind { GAUGE, COUNTER };
+#include <stdio.h>
+
+#define GAUGE "gauge"
+#define COUNTER "counter"
 
 /* One metric of one value under up to three names. */
 struct row {
     const char *own, *vllm, *sglang; /* without prefix, or NULL */
-    enum kind kind;
+    const char *kind;
     double value;
     const char *help;
 };
 
-static void add_header(struct di_buf *b, const char *prefix, const char *name, enum kind kind, const char *help)
+static void add_header(struct di_buf *b, const char *prefix, const char *name, const char *kind, const char *help)
 {
-    di_buf_addf(b, "# HELP %s%s %s\n# TYPE %s%s %s\n", prefix, name, help, prefix, name, kind == GAUGE ? "gauge" : "counter");
+    di_buf_addf(b, "# HELP %s%s %s\n# TYPE %s%s %s\n", prefix, name, help, prefix, name, kind);
 }
 
 static void add_value(struct di_buf *b, const char *prefix, const char *name, const char *label, double value)
@@ -54,12 +58,13 @@ static void add_engine(struct di_buf *b, const struct di_server *s, const char *
         {"cache_used_ratio", "kv_cache_usage_perc", "token_usage", GAUGE, share(used, e->blocks),
          "Part of the cache's blocks held by requests, 0 to 1."},
         {NULL, "gpu_cache_usage_perc", NULL, GAUGE, share(used, e->blocks), "The same under its older name."},
+        {"generation_tokens_per_second", NULL, "gen_throughput", GAUGE, s->tokens_per_second, "Sampled tokens a second, lately."},
         {"cache_blocks", NULL, NULL, GAUGE, e->blocks, "Blocks of 64 tokens in the cache."},
         {"cache_free_blocks", NULL, NULL, GAUGE, e->free_blocks, "Of them, held by no request; what they hold may still be reused."},
-        {"prompt_tokens_total", "prompt_tokens_total", "prompt_tokens_total", COUNTER, (double)s->counters.prompt_tokens,
-         "Tokens of prompts of finished requests."},
-        {"generation_tokens_total", "generation_tokens_total", "generation_tokens_total", COUNTER, (double)s->counters.completion_tokens,
-         "Sampled tokens of finished requests."},
+        {"prompt_tokens_total", "prompt_tokens_total", "prompt_tokens_total", COUNTER, (double)e->prompt_tokens,
+         "Tokens of prompts that are done, cached ones included."},
+        {"generation_tokens_total", "generation_tokens_total", "generation_tokens_total", COUNTER, (double)e->generated_tokens,
+         "Sampled tokens."},
         {"preemptions_total", "num_preemptions_total", NULL, COUNTER, (double)e->preempted, "Requests that gave their place back."},
         {"reuse_lookup_tokens_total", "prefix_cache_queries_total", NULL, COUNTER, (double)e->lookup_tokens,
          "Prompt tokens that were looked up in the cache."},
@@ -93,13 +98,74 @@ static void add_misses(struct di_buf *b, const struct di_server *s)
 /* Requests of the engine by how they ended, under our name and vLLM's. */
 static void add_ends(struct di_buf *b, const struct di_server *s, const char *model)
 {
+    const di_engine_stats *e = &s->stats;
+    const struct {
+        di_end_reason reason;
+        uint64_t n;
+    } ends[] = {
+        {DI_REASON_STOP, e->ended_stop},           {DI_REASON_LENGTH, e->ended_length},     {DI_REASON_TOOL_CALLS, e->ended_tool_calls},
+        {DI_REASON_CANCELLED, e->ended_cancelled}, {DI_REASON_DEADLINE, e->ended_deadline}, {DI_REASON_ERROR, e->ended_error}};
     static const char *const prefixes[] = {"deepinfer_", "vllm:"}, *const names[] = {"requests_finished_total", "request_success_total"};
     for (int k = 0; k < 2; k++) {
-        add_header(b, prefixes[k], names[k], COUNTER, "Requests of the engine by how they ended.");
-        for (int i = DI_REASON_STOP; i <= DI_REASON_ERROR; i++)
+        add_header(b, prefixes[k], names[k], "counter", "Requests of the engine by how they ended.");
+        for (size_t i = 0; i < sizeof ends / sizeof *ends; i++)
             di_buf_addf(b, "%s%s{%s%sfinished_reason=\"%s\"} %llu\n", prefixes[k], names[k], k ? model : "", k ? "," : "",
-                        di_end_reason_name((di_end_reason)i), (unsigned long long)s->counters.success[i]);
+                        di_end_reason_name(ends[i].reason), (unsigned long long)ends[i].n);
     }
+}
+
+/* Other names of the engine's distributions, spec/encoding.md §4.7. */
+static const struct {
+    di_histogram_id id;
+    const char *name; /* with its prefix */
+} twins[] = {
+    {DI_HISTOGRAM_FIRST_TOKEN_TIME, "vllm:time_to_first_token_seconds"},
+    {DI_HISTOGRAM_INTER_TOKEN_TIME, "vllm:inter_token_latency_seconds"},
+    {DI_HISTOGRAM_INTER_TOKEN_TIME, "vllm:time_per_output_token_seconds"},
+    {DI_HISTOGRAM_TOTAL_TIME, "vllm:e2e_request_latency_seconds"},
+    {DI_HISTOGRAM_QUEUE_TIME, "vllm:request_queue_time_seconds"},
+    {DI_HISTOGRAM_INFERENCE_TIME, "vllm:request_inference_time_seconds"},
+    {DI_HISTOGRAM_PREFILL_TIME, "vllm:request_prefill_time_seconds"},
+    {DI_HISTOGRAM_DECODE_TIME, "vllm:request_decode_time_seconds"},
+    {DI_HISTOGRAM_PROMPT_TOKENS, "vllm:request_prompt_tokens"},
+    {DI_HISTOGRAM_GENERATION_TOKENS, "vllm:request_generation_tokens"},
+    {DI_HISTOGRAM_MAX_TOKENS, "vllm:request_params_max_tokens"},
+    {DI_HISTOGRAM_STEP_ROWS, "vllm:iteration_tokens_total"},
+    {DI_HISTOGRAM_FIRST_TOKEN_TIME, "sglang:time_to_first_token_seconds"},
+    {DI_HISTOGRAM_INTER_TOKEN_TIME, "sglang:inter_token_latency_seconds"},
+    {DI_HISTOGRAM_TOTAL_TIME, "sglang:e2e_request_latency_seconds"},
+};
+
+/* `labels`: inside of the braces, with a comma at its end, or empty. */
+static void add_histogram(struct di_buf *b, const di_histogram *h, const char *prefix, const char *name, const char *labels)
+{
+    uint64_t below = 0;
+    add_header(b, prefix, name, "histogram", h->help);
+    for (int32_t i = 0; i <= h->n_edges; i++) {
+        char edge[32] = "+Inf";
+        below += h->buckets[i];
+        if (i < h->n_edges)
+            snprintf(edge, sizeof edge, "%.9g", h->edges[i]);
+        di_buf_addf(b, "%s%s_bucket{%sle=\"%s\"} %llu\n", prefix, name, labels, edge, (unsigned long long)below);
+    }
+    int n = (int)strlen(labels) - (labels[0] != 0);
+    di_buf_addf(b, "%s%s_sum%s%.*s%s %.17g\n", prefix, name, n ? "{" : "", n, labels, n ? "}" : "", h->sum);
+    di_buf_addf(b, "%s%s_count%s%.*s%s %llu\n", prefix, name, n ? "{" : "", n, labels, n ? "}" : "", (unsigned long long)h->count);
+}
+
+static void add_histograms(struct di_buf *b, const struct di_server *s, const char *model)
+{
+    di_histogram h;
+    struct di_buf labels = {0};
+    if (!atomic_load(&s->attached))
+        return;
+    di_buf_addf(&labels, "%s,", model);
+    for (int i = 0; di_engine_get_histogram(s->engine, (di_histogram_id)i, &h, sizeof h, NULL) == DI_OK; i++)
+        add_histogram(b, &h, "deepinfer_", h.name, "");
+    for (size_t i = 0; i < sizeof twins / sizeof *twins; i++)
+        if (di_engine_get_histogram(s->engine, twins[i].id, &h, sizeof h, NULL) == DI_OK)
+            add_histogram(b, &h, "", twins[i].name, labels.p ? labels.p : "");
+    di_buf_fini(&labels);
 }
 
 static void add_server(struct di_buf *b, const struct di_server *s, const char *label)
@@ -144,6 +210,30 @@ void di_metrics_write(struct di_server *s, struct di_buf *out)
     add_engine(out, s, text);
     add_misses(out, s);
     add_ends(out, s, model.p ? model.p : "");
+    add_histograms(out, s, model.p ? model.p : "");
+    add_header(out, "vllm:", "cache_config_info", GAUGE, "Shape of the cache.");
+    di_buf_addf(out, "vllm:cache_config_info{%s,block_size=\"64\",num_gpu_blocks=\"%d\"} 1\n", model.p ? model.p : "", s->stats.blocks);
     di_buf_fini(&model);
     di_buf_fini(&label);
+}
+
+void di_status_write(struct di_server *s, struct di_buf *out)
+{
+    const di_engine_stats *e = &s->stats;
+    const di_memory_plan *p = &s->plan;
+    di_buf_adds(out, "{\"model\": ");
+    di_json_write_string(out, di_str_c(s->setup.n_names ? s->setup.names[0] : ""));
+    di_buf_addf(out,
+                ", \"version\": \"%s\", \"healthy\": %s, \"context\": %lld, \"uptime_s\": %lld, \"running\": %d, \"waiting\": %d, "
+                "\"connections\": %zu, \"tokens_per_second\": %.1f, \"prompt_tokens\": %llu, \"generation_tokens\": %llu, ",
+                di_version(), di_server_healthy(s) ? "true" : "false", (long long)s->context,
+                (long long)((di_clock_ns() - s->began_ns) / 1000000000), e->running, e->waiting, di_http_counters(s->http)->open,
+                s->tokens_per_second, (unsigned long long)e->prompt_tokens, (unsigned long long)e->generated_tokens);
+    di_buf_addf(out,
+                "\"kv_used_blocks\": %d, \"kv_blocks\": %d, \"cached_tokens\": %llu, \"lookup_tokens\": %llu, \"drafted\": 0, "
+                "\"accepted\": 0, \"memory\": {\"weights_packed\": %llu, \"weights_mapped\": %llu, \"cache\": %llu, "
+                "\"activations\": %llu, \"scratch\": %llu, \"total\": %llu}}",
+                e->blocks - e->free_blocks, e->blocks, (unsigned long long)e->cached_tokens, (unsigned long long)e->lookup_tokens,
+                (unsigned long long)p->weights_packed, (unsigned long long)p->weights_mapped, (unsigned long long)p->cache,
+                (unsigned long long)p->activations, (unsigned long long)p->scratch, (unsigned long long)p->total);
 }

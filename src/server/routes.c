@@ -8,6 +8,7 @@ static void answer_health(struct di_call *c);
 static void answer_version(struct di_call *c);
 static void answer_load(struct di_call *c);
 static void answer_metrics(struct di_call *c);
+static void answer_status(struct di_call *c);
 static void answer_page(struct di_call *c);
 
 #define EXCHANGE(verb, path, route)                  \
@@ -51,6 +52,7 @@ static const struct di_route_row rows[] = {
     HERE("/version", false, answer_version),
     HERE("/load", false, answer_load),
     HERE("/metrics", false, answer_metrics),
+    HERE("/api/status", false, answer_status),
 };
 #define N_ROWS (sizeof rows / sizeof *rows)
 
@@ -150,6 +152,15 @@ static void answer_metrics(struct di_call *c)
     di_server_watch(c->server, di_clock_ns());
     di_metrics_write(c->server, b);
     reply_text(c, "text/plain; version=0.0.4; charset=utf-8", di_buf_str(b));
+}
+
+static void answer_status(struct di_call *c)
+{
+    struct di_buf *b = &c->server->scratch;
+    di_buf_clear(b);
+    di_server_watch(c->server, di_clock_ns());
+    di_status_write(c->server, b);
+    reply_text(c, "application/json", di_buf_str(b));
 }
 
 /* ---------------------------------------------------------------- the web page */

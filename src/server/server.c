@@ -97,7 +97,11 @@ static void on_stop(evutil_socket_t fd, short what, void *arg)
     struct di_server *s = arg;
     uint64_t count;
     (void)what;
-    if (read(fd, &count, sizeof count) == sizeof count && !s->draining)
+    if (read(fd, &count, sizeof count) != sizeof count)
+        return;
+    if (!atomic_load(&s->attached))
+        event_base_loopbreak(s->base);
+    else if (!s->draining)
         begin_drain(s);
 }
 
@@ -118,6 +122,12 @@ void di_server_watch(struct di_server *s, int64_t now)
     if (stats.steps != s->stats.steps || s->live == 0)
         s->step_ns = now;
     s->stats = stats;
+    double seconds = (double)(now - s->rate_ns) * 1e-9;
+    if (seconds >= 1) {
+        s->tokens_per_second = (double)(stats.generated_tokens - s->rate_tokens) / seconds;
+        s->rate_ns = now;
+        s->rate_tokens = stats.generated_tokens;
+    }
 }
 
 static void on_tick(void *ctx, int64_t now)
@@ -232,7 +242,7 @@ di_status di_server_create(const struct di_server_config *config, struct di_serv
     s->config = *config;
     s->log = (struct di_log){.level = DI_LOG_INFO, .fn = di_server_message, .ctx = s};
     s->signal_fd = s->stop_fd = -1;
-    s->step_ns = di_clock_ns();
+    s->began_ns = s->step_ns = s->rate_ns = di_clock_ns();
     TRY(open_files(s, err));
     TRY(open_loop(s, err));
     TRY(di_preparers_start(s, err));
@@ -259,6 +269,9 @@ di_status di_server_attach(struct di_server *s, const struct di_serve_model *mod
     TRY(di_engine_info(model->engine, &info, sizeof info, err));
     s->engine = model->engine;
     s->max_batch = info.max_batch;
+    s->context = info.context;
+    if (model->plan)
+        s->plan = *model->plan;
     s->setup = (struct di_exchange_setup){.engine = model->engine,
                                           .names = model->names,
                                           .n_names = model->n_names,
@@ -305,6 +318,10 @@ void di_server_destroy(struct di_server *s)
 {
     if (!s)
         return;
+    if (s->has_thread) {
+        di_server_stop(s);
+        pthread_join(s->thread, NULL);
+    }
     if (s->preparers.n_threads)
         di_preparers_stop(s);
     di_http_destroy(s->http);

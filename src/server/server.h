@@ -49,8 +49,9 @@ struct di_serve_model {
     const char *const *names; /* [n_names] the first is the model's own */
     size_t n_names;
     bool reject_unknown_models, usage_on_finish, reasoning_twin;
-    bool fixed_seeds; /* a request without a seed gets the engine's, not one of its own */
-    size_t store_bytes; /* of remembered responses, 0 = none are */
+    bool fixed_seeds;           /* a request without a seed gets the engine's, not one of its own */
+    size_t store_bytes;         /* of remembered responses, 0 = none are */
+    const di_memory_plan *plan; /* shown by the web page; or NULL. Copied */
 };
 /* From now on requests are answered. */
 di_status di_server_attach(struct di_server *s, const struct di_serve_model *model, di_error *err);
@@ -58,6 +59,7 @@ di_status di_server_attach(struct di_server *s, const struct di_serve_model *mod
 void di_server_wait(struct di_server *s);
 /* Ask it to drain, as SIGTERM does. Any thread. */
 void di_server_stop(struct di_server *s);
+/* Also stops one that was never attached. */
 void di_server_destroy(struct di_server *s);
 
 #endif

@@ -85,8 +85,6 @@ struct di_server_counters {
     uint64_t limited;                       /* 429 */
     uint64_t gone;                          /* clients that left before the end */
     uint64_t comments;
-    uint64_t success[DI_REASON_ERROR + 1]; /* requests of the engine by how they ended */
-    uint64_t prompt_tokens, completion_tokens;
 };
 
 struct di_server {
@@ -106,6 +104,8 @@ struct di_server {
     atomic_bool attached; /* set by attach after what follows */
     struct di_exchange_setup setup;
     di_engine *engine;
+    di_memory_plan plan;
+    int64_t context;
     int max_batch;
     /* the loop's */
     struct di_call *calls;
@@ -113,8 +113,12 @@ struct di_server {
     bool draining, failed_drain;
     int64_t drain_ns; /* when it began */
     int64_t quiet_ns; /* no request was left since; while draining */
-    int64_t step_ns;  /* when the engine was last seen at a step, or without work */
+    int64_t began_ns;
+    int64_t step_ns; /* when the engine was last seen at a step, or without work */
     di_engine_stats stats;
+    double tokens_per_second; /* of answers, over the last second or more */
+    int64_t rate_ns;          /* when it was computed, from how many */
+    uint64_t rate_tokens;
     struct di_server_counters counters;
     atomic_bool lost; /* a di_sub is `lost` */
     struct di_buf scratch, extra;
@@ -156,8 +160,9 @@ void di_access_log(struct di_server *s, const struct di_http_request *r, const s
 /* A di_log function: one line, text or JSON. ctx is the server. */
 void di_server_message(void *ctx, enum di_log_level level, const char *text);
 
-/* metrics_page.c */
+/* metrics_page.c: GET /metrics, and GET /api/status for the web page */
 void di_metrics_write(struct di_server *s, struct di_buf *out);
+void di_status_write(struct di_server *s, struct di_buf *out);
 
 /* notify.c: sd_notify(3); path NULL or a failure does nothing. */
 void di_notify(const char *path, const char *state);
