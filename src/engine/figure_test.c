@@ -207,7 +207,7 @@ static void figure_15_6_invalid_id_is_an_error_with_position(void **state)
     static const struct {
         int at;
         int32_t id;
-    } cases[] = {{0, 60}, {17, -1}, {99, INT32_MAX}, {50, INT32_MIN}};
+    } cases[] = {{0, FIXTURE_VOCAB}, {17, -1}, {99, INT32_MAX}, {50, INT32_MIN}};
     struct fixture f;
     static int32_t room[CONTEXT];
     struct di_watch w;
@@ -355,7 +355,7 @@ static void figure_15_15_prefill_steps_overlap(void **state)
     struct gate gate = {.model = &f.model};
     struct di_watch w;
     (void)state;
-    assert_int_equal(di_null_model_init(&f.model, 60, 20, CONTEXT, NULL), DI_OK);
+    assert_int_equal(di_null_model_init(&f.model, FIXTURE_VOCAB, FIXTURE_WINDOW, CONTEXT, NULL), DI_OK);
     assert_int_equal(di_null_core(&f.model, gated_compute, &gate, &config, &f.core, NULL), DI_OK);
     w = watch(room, 160, 10, 1);
     send(&f, &w);

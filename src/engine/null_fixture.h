@@ -11,10 +11,12 @@ struct fixture {
     struct di_core *core;
 };
 
-/* Tokens 8 .. vocab - 1 are used in prompts. */
+#define FIXTURE_VOCAB 60
+#define FIXTURE_WINDOW 20
+
 static inline void fixture_open(struct fixture *f, int64_t context, const struct di_core_config *config)
 {
-    assert_int_equal(di_null_model_init(&f->model, 60, 20, context, NULL), DI_OK);
+    assert_int_equal(di_null_model_init(&f->model, FIXTURE_VOCAB, FIXTURE_WINDOW, context, NULL), DI_OK);
     assert_int_equal(di_null_core(&f->model, NULL, NULL, config, &f->core, NULL), DI_OK);
 }
 
@@ -29,13 +31,13 @@ static inline void fixture_close(struct fixture *f)
     di_null_model_fini(&f->model);
 }
 
-/* Tokens of a text that only `seed` knows. */
+/* Tokens of a text that only `seed` knows, from 8 on. */
 static inline void fill(int32_t *to, int n, uint32_t seed)
 {
     seed = seed * 2654435761u + 12345;
     for (int i = 0; i < n; i++) {
         seed = seed * 1664525 + 1013904223;
-        to[i] = (int32_t)(8 + (seed >> 16) % 52);
+        to[i] = (int32_t)(8 + (seed >> 16) % (FIXTURE_VOCAB - 8));
     }
 }
 

@@ -11,7 +11,7 @@
 #include "cache/hit_plan.h"
 
 #define CONTEXT 1024
-#define REPLAY ((int)di_replay_rows(20, DI_NULL_LAYERS)) /* rows, with the window of the fixture's model */
+#define REPLAY ((int)di_replay_rows(FIXTURE_WINDOW, DI_NULL_LAYERS)) /* rows */
 
 static uint64_t rng_state;
 static uint32_t rng(void)

@@ -187,6 +187,28 @@ static void soak_core(void **state)
     fixture_close(&l.f);
 }
 
+/* Short lives of every shape: places, chunks, blocks, snapshots, windows up to what the rings hold. */
+static void lives_of_every_shape(void **state)
+{
+    static const int windows[] = {1, 2, 20, 90, 128};
+    static struct life l;
+    uint64_t shape = 7;
+    (void)state;
+    for (int i = 0; i < (requests < 12000 ? requests / 60 : 200); i++) {
+        struct di_core_config config = {.max_batch = 1 + (int)(next(&shape) % 16),
+                                        .prefill_chunk = 1 + (int)(next(&shape) % 120),
+                                        .cache_blocks = 4 + (int)(next(&shape) % 50),
+                                        .states = (int)(next(&shape) % 12)};
+        int sent = 0;
+        memset(&l, 0, sizeof l);
+        l.rng = next(&shape);
+        assert_int_equal(di_null_model_init(&l.f.model, FIXTURE_VOCAB, windows[i % 5], CONTEXT, NULL), DI_OK);
+        assert_int_equal(di_null_core(&l.f.model, NULL, NULL, &config, &l.f.core, NULL), DI_OK);
+        life_until(&l, &sent, 150);
+        fixture_close(&l.f);
+    }
+}
+
 /* ---------------------------------------------------------------- the public interface on the nano model */
 
 #define CLIENTS 3
@@ -361,6 +383,7 @@ int main(int argc, char **argv)
     nano_requests = argc > 2 ? atoi(argv[2]) : nano_requests;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(soak_core),
+        cmocka_unit_test(lives_of_every_shape),
         cmocka_unit_test(soak_nano),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
