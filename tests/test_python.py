@@ -6,6 +6,7 @@ usage: test_python.py [--binary build/deepinfer]        (libdeepinfer.so lies be
 import argparse
 import asyncio
 import ctypes
+import dataclasses
 import math
 import os
 import pathlib
@@ -134,7 +135,8 @@ def bad_arguments(count, llm):
         refused(InvalidError, "seed", gen(seed=-1)), refused(InvalidError, "seq_seed", gen(seq_seed=1 << 64)),
         refused(InvalidError, "seq_seed", gen(seed=1, seq_seed=2)), refused(InvalidError, "golden_token_ids", gen(golden_token_ids=["a"])),
         refused(InvalidError, "forced", gen(golden_token_ids=[1 << 20])), refused(UnsupportedError, "so_args", gen(so_args={"schema_type": "json"})),
-        refused(UnsupportedError, "prompt_logprobs", gen(prompt_logprobs=1)), refused(UnsupportedError, "n", gen(n=2)),
+        refused(UnsupportedError, "prompt_logprobs", gen(prompt_logprobs=1)), refused(UnsupportedError, "best_of", gen(best_of=2)),
+        refused(InvalidError, "n", gen(n=0)), refused(InvalidError, "n", gen(n=129)), refused(UnsupportedError, "n", lambda: llm.chat(QUESTION, n=2, **quiet)),
         refused(LimitError, "maximum context length", gen(max_tokens=5000)), refused(InvalidError, "prompt", gen("")),
         refused(InvalidError, "prompt", gen("\ud800")), refused(InvalidError, "stop", gen(stop=[""])),
         refused(InvalidError, "logit_bias", gen(logit_bias={"x": 1})), refused(InvalidError, "logit_bias", gen(logit_bias={-4: 1})),
@@ -182,6 +184,54 @@ def threads(count, llm):
     for w in workers:
         w.join()
     count.group("threads", [(batch == alone, (batch, alone)) for name in range(4) for batch in results.get(name, [None])])
+
+
+def several_answers(count, llm):
+    """n answers over one prefill: those of the program's samples, each as if asked alone; the prompt is computed once."""
+    warm = SamplingParams(temperature=1.5, max_tokens=12, ignore_eos=True, seed=5)
+    prompt = [11] * 90 + [7, 9]
+    rows = llm.stats()["prompt_rows"]
+    many, = llm.generate(prompt_token_ids=[prompt], sampling_params=dataclasses.replace(warm, n=4), **quiet)
+    rows = llm.stats()["prompt_rows"] - rows
+    one, = llm.generate(prompt_token_ids=[prompt], sampling_params=warm, **quiet)
+    chat, = llm.chat(QUESTION, SamplingParams(max_tokens=5, n=2), **quiet)
+    count.group("several answers", [
+        (len(many.outputs) == 4 and [c.index for c in many.outputs] == [0, 1, 2, 3], many.outputs),
+        (many.outputs[0].token_ids == one.outputs[0].token_ids and str(many) == many.outputs[0].text, (many.outputs, one.outputs)),
+        (len({tuple(c.token_ids) for c in many.outputs}) == 4, many.outputs), (rows == len(prompt) + 3, rows),
+        (many.usage.prompt_tokens == len(prompt) and many.usage.completion_tokens == 48, many.usage),
+        (len(chat.outputs) == 2 and all(len(c.token_ids) == 5 for c in chat.outputs), chat.outputs)])
+
+
+def branches(count):
+    """A branch without sampling of its own says what its parent says; one with its own says what it would say to the same ids."""
+    with LLMEngine(NANO, **SIZES) as engine:
+        ids = engine.get_tokenizer().encode(PROMPTS[0])
+        got = {}
+        params = SamplingParams(temperature=1.0, max_tokens=30, ignore_eos=True, seed=3)
+        cold = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True)
+        engine.add_request("u", "parent", params, ids, chunk_checkpoints=[4, 2, 4])
+        forked = None
+        while engine.has_unfinished_requests():
+            for r in engine.step():
+                got.setdefault(r.request_id, []).append(r)
+            if forked is None and len(got.get("parent", ())) >= 9:
+                forked = [r.token_id for r in got["parent"]]
+                results = [refused(InvalidError, "nobody", lambda: engine.fork_request("nobody", "x")),
+                           refused(InvalidError, "parent", lambda: engine.fork_request("parent", "parent")),
+                           (engine.fork_request("parent", "same") == "same", "name")]
+                engine.fork_request("parent", "own", cold)
+                engine.fork_request("parent", "early", cold, at=len(ids))
+        engine.add_request("u", "alone", cold, ids + forked)
+        engine.add_request("u", "first", cold, ids)
+        while engine.has_unfinished_requests():
+            for r in engine.step():
+                got.setdefault(r.request_id, []).append(r)
+    tokens = {name: [r.token_id for r in records] for name, records in got.items()}
+    results += [(tokens["same"] == tokens["parent"][len(forked):], tokens), (tokens["own"] == tokens["alone"], tokens),
+                (tokens["early"] == tokens["first"], tokens), (got["same"][0].prompt_len == len(ids) + len(forked), got["same"][0]),
+                (got["early"][0].prompt_len == len(ids), got["early"][0])]
+    count.group("branches", results)
 
 
 def engine_records(count):
@@ -322,12 +372,14 @@ def main():
         same_as_program(count, prog, llm)
         chat_as_program(count, prog, llm)
         outputs(count, llm)
+        several_answers(count, llm)
         tokenizer(count, llm)
         bad_arguments(count, llm)
         threads(count, llm)
         whole = llm.generate(PROMPTS, SamplingParams(temperature=0, max_tokens=20), **quiet)
     asyncio.run(streaming(count, whole))
     engine_records(count)
+    branches(count)
     closing_in_the_middle(count)
     warned_once(count)
     wheel(count, library)

@@ -156,13 +156,20 @@ class Engine:
         if whole and getattr(o, name) != value:
             raise InvalidError("invalid", f"{value} is out of range", name)
 
-    def submit(self, sink: Sink, params: SamplingParams, *, prompt: Optional[Prompt] = None, request: Optional[dict[str, Any]] = None,
-               tenant: int = 0, priority: int = 0, always_logprobs: bool = False) -> int:
-        """Queue a prompt (text or ids) or a chat request; its records go to `sink`. The engine's id of the request."""
-        number = next(self.numbers)
-        seed = params.chosen_seed if params.chosen_seed is not None else split_seed(self.seed, number)
+    def _submission(self) -> lib.Submission:
         s = lib.Submission()
         self.lib.di_submission_init(byref(s), sizeof(s))
+        return s
+
+    def submit(self, sink: "Collector", params: SamplingParams, *, prompt: Optional[Prompt] = None, request: Optional[dict[str, Any]] = None,
+               tenant: int = 0, priority: int = 0, always_logprobs: bool = False, first: "Optional[Collector]" = None,
+               save_at: Sequence[int] = ()) -> int:
+        """Queue a prompt (text or ids) or a chat request; its records go to `sink`. `first`: the one that this is a further answer beside.
+        The engine's id of the request."""
+        number = next(self.numbers)
+        sink.seed = first.seed if first is not None else params.chosen_seed
+        seed = sink.seed = split_seed(self.seed, number) if sink.seed is None else sink.seed
+        s = self._submission()
         keep: list[Any] = []
         if request is not None:
             s.json = json.dumps({**params.request_fields(seed), **request}).encode()
@@ -185,10 +192,29 @@ class Engine:
             forced = ids_array(params.golden_token_ids, "golden_token_ids")
             s.forced, s.n_forced = forced, len(params.golden_token_ids)
             keep.append(forced)
-        s.tenant, s.priority, s.user = tenant, priority, number
+        if save_at:
+            s.save_at, s.n_save_at = ids_array(save_at, "save_at"), len(save_at)
+        s.tenant, s.priority, s.n_samples = tenant, priority, params.n
+        s.sample, s.after = sink.completion.index, 0 if first is None else first.id
+        return self._queue(sink, number, s, self.lib.di_engine_submit)
+
+    def fork(self, sink: "Collector", parent: int, params: Optional[SamplingParams] = None, *, at: int = 0, priority: int = 0,
+             always_logprobs: bool = False) -> int:
+        """Queue a branch of a live request (di_engine_fork). Without params it is sampled as its parent."""
+        number = next(self.numbers)
+        s = self._submission()
+        s.fork_at, s.priority = at, priority
+        if params is not None:
+            seed = params.chosen_seed if params.chosen_seed is not None else split_seed(self.seed, number)
+            options, keep = self._sampling(params, seed, always_logprobs)
+            s.sampling = ctypes.pointer(options)
+        return self._queue(sink, number, s, lambda *given: self.lib.di_engine_fork(given[0], parent, *given[1:]))
+
+    def _queue(self, sink: "Collector", number: int, s: lib.Submission, call: Callable[..., int]) -> int:
         rid, err = c_int64(), lib.Error()
+        s.user = number
         self.sinks[number] = sink
-        status = self.lib.di_engine_submit(self.live, byref(s), byref(rid), byref(err))
+        status = call(self.live, byref(s), byref(rid), byref(err))
         if status:
             del self.sinks[number]
             raise self.error(err, status)
@@ -269,10 +295,11 @@ class Engine:
 class Collector:
     """Gathers the records of one request."""
 
-    def __init__(self, engine: Engine, prompt: Any, params: SamplingParams) -> None:
+    def __init__(self, engine: Engine, prompt: Any, params: SamplingParams, index: int = 0) -> None:
         self.engine, self.prompt, self.params = engine, prompt, params
         self.id = 0
-        self.completion = CompletionOutput(logprobs=[] if params.wants_logprobs else None)
+        self.seed: Optional[int] = None
+        self.completion = CompletionOutput(index, logprobs=[] if params.wants_logprobs else None)
         self.texts: list[str] = []
         self.reasonings: list[str] = []
         self.records: list[TokenRecord] = []

@@ -90,12 +90,15 @@ class LLM:
         all_prompts = [as_prompt(p) for p in given]
         jobs = []
         for i, (prompt, params) in enumerate(zip(all_prompts, spread(sampling_params, len(all_prompts)))):
-            sink = Collector(self.engine, prompt, params) if self.decode_sequence else RecordCollector(self.engine, i, prompt, params, 0)
-            jobs.append((sink, {"prompt": prompt, "priority": priority[i] if priority else 0, "always_logprobs": not self.decode_sequence}))
+            how = {"prompt": prompt, "priority": priority[i] if priority else 0, "always_logprobs": not self.decode_sequence}
+            if self.decode_sequence:
+                jobs.append((self._samples(prompt, params), how))
+            else:
+                jobs.append(([RecordCollector(self.engine, i, prompt, params.one_answer(), 0)], how))
         self._run(jobs, use_tqdm)
         if not self.decode_sequence:
-            return [sink.records for sink, _ in jobs]
-        results = [sink.result() for sink, _ in jobs]
+            return [sinks[0].records for sinks, _ in jobs]
+        results = [_result(sinks) for sinks, _ in jobs]
         for result in results:
             if isinstance(result.prompt, str):
                 result.prompt_token_ids = self.get_tokenizer().encode(result.prompt)
@@ -108,23 +111,28 @@ class LLM:
         conversations: Any = [messages] if len(messages) and isinstance(messages[0], Mapping) else messages
         jobs = []
         for conversation, params in zip(conversations, spread(sampling_params, len(conversations))):
-            jobs.append((Collector(self.engine, conversation, params), {"request": {**request, "messages": list(conversation)}}))
+            jobs.append((self._samples(conversation, params), {"request": {**request, "messages": list(conversation)}}))
         self._run(jobs, use_tqdm)
-        return [sink.result() for sink, _ in jobs]
+        return [_result(sinks) for sinks, _ in jobs]
 
-    def _run(self, jobs: "list[tuple[Any, dict[str, Any]]]", use_tqdm: bool) -> None:
-        left = [sink for sink, _ in jobs]
-        bar = Progress(use_tqdm, len(jobs))
+    def _samples(self, prompt: Any, params: SamplingParams) -> list[Collector]:
+        return [Collector(self.engine, prompt, params, i) for i in range(params.n)]
+
+    def _run(self, jobs: "list[tuple[list[Any], dict[str, Any]]]", use_tqdm: bool) -> None:
+        left = [sink for sinks, _ in jobs for sink in sinks]
+        total = len(left)
+        bar = Progress(use_tqdm, total)
 
         def done() -> bool:
             left[:] = [sink for sink in left if not sink.finished]
-            bar.show(len(jobs) - len(left))
+            bar.show(total - len(left))
             return not left
 
         try:
-            for i, (sink, how) in enumerate(jobs):
+            for i, (sinks, how) in enumerate(jobs):
                 try:
-                    sink.id = self.engine.submit(sink, sink.params, **how)
+                    for sink in sinks:
+                        sink.id = self.engine.submit(sink, sink.params, first=sinks[0] if sink is not sinks[0] else None, **how)
                 except (InvalidError, UnsupportedError) as err:
                     if len(jobs) > 1:
                         err.message = f"prompt {i}: {err.message}"
@@ -157,6 +165,16 @@ class LLM:
 
     def __exit__(self, *exc: Any) -> None:
         self.close()
+
+
+def _result(sinks: "list[Collector]") -> RequestOutput:
+    """The answers to one prompt in one; usage counts the prompt once."""
+    result, *more = [sink.result() for sink in sinks]
+    for other in more:
+        result.outputs += other.outputs
+        result.usage.completion_tokens += other.usage.completion_tokens
+        result.usage.reasoning_tokens += other.usage.reasoning_tokens
+    return result
 
 
 def _is_id(x: Any) -> bool:

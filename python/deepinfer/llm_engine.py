@@ -29,20 +29,32 @@ class LLMEngine:
                     multi_modal_data: Any = None, arrival_time: Optional[float] = None, extra: Any = None, enqueue: bool = True,
                     chunk_checkpoints: Any = None) -> Any:
         """Queue a request; returns its request_id. An invalid one is an exception, never a silent loss.
-        user_id, arrival_time and extra are not looked at."""
+        user_id, arrival_time and extra are not looked at. chunk_checkpoints: positions of the prompt whose state is kept for later prompts."""
         if multi_modal_data:
             raise UnsupportedError("unsupported", "images are not supported by this version", "multi_modal_data")
         if not enqueue:
             raise UnsupportedError("unsupported", "a request that somebody else schedules is not supported", "enqueue")
-        if chunk_checkpoints:
-            raise UnsupportedError("unsupported", "is not supported by this version", "chunk_checkpoints")
         if request_id in self._requests:
             raise InvalidError("invalid", f"a request {request_id!r} is at work already", "request_id")
         ids = as_ids(prompt_token_ids)
-        sink = RecordCollector(self.engine, request_id, ids, sampling_params, len(ids))
-        sink.id = self.engine.submit(sink, sampling_params, prompt=ids, always_logprobs=True)
+        sink = RecordCollector(self.engine, request_id, ids, sampling_params.one_answer(), len(ids))
+        sink.id = self.engine.submit(sink, sampling_params, prompt=ids, always_logprobs=True, save_at=sorted(set(chunk_checkpoints or ())))
         self._requests[request_id] = sink
         return request_id
+
+    def fork_request(self, request_id: Any, branch_id: Any, sampling_params: Optional[SamplingParams] = None, at: int = 0) -> Any:
+        """A branch of a request at work, under the name branch_id: it begins with the tokens so far (or the first `at`), which are not computed again,
+        and goes on by itself. Without sampling_params it is sampled as its parent; a number of its own makes it differ."""
+        parent = self._requests.get(request_id)
+        if parent is None:
+            raise InvalidError("invalid", f"no request {request_id!r} is at work", "request_id")
+        if branch_id in self._requests:
+            raise InvalidError("invalid", f"a request {branch_id!r} is at work already", "branch_id")
+        begun = at or parent.prompt_len + len(parent.completion.token_ids)
+        sink = RecordCollector(self.engine, branch_id, parent.prompt, sampling_params or parent.params, begun)
+        sink.id = self.engine.fork(sink, parent.id, sampling_params, at=at, always_logprobs=True)
+        self._requests[branch_id] = sink
+        return branch_id
 
     def abort_request(self, request_ids: "Union[Any, Iterable[Any]]") -> "tuple[int, int]":
         """End requests at once: no further record of them comes. How many were at work, and the tokens they had emitted. Unknown ids are ignored."""

@@ -80,7 +80,7 @@ class RequestOutput(str):
     request_id: int
     prompt: Any  # as it was given: text, ids or messages
     prompt_token_ids: Optional[list[int]]
-    outputs: list[CompletionOutput]
+    outputs: list[CompletionOutput]  # SamplingParams.n of them; the str is the text of the first
     finished: bool
     usage: Usage
     num_cached_tokens: int

@@ -39,7 +39,7 @@ class SamplingParams:
     so_args: Optional[Mapping[str, Any]] = None
     include_stop_str_in_output: bool = False
     skip_special_tokens: bool = True
-    n: int = 1
+    n: int = 1  # answers to one prompt, which is computed once: LLM alone
     best_of: Optional[int] = None
     bad_words: Optional[Sequence[str]] = None
 
@@ -47,15 +47,22 @@ class SamplingParams:
         for name in ("so_args", "prompt_logprobs", "bad_words"):
             if getattr(self, name):
                 raise UnsupportedError("unsupported", f"{name} is not supported by this version", name)
-        for name in ("n", "best_of"):
-            if getattr(self, name) not in (None, 1):
-                raise UnsupportedError("unsupported", "more than one answer to a request is not supported by this version", name)
+        if not isinstance(self.n, int) or not 1 <= self.n <= 128:
+            raise InvalidError("invalid", f"must be a whole number from 1 to 128, not {self.n!r}", "n")
+        if self.best_of not in (None, self.n):
+            raise UnsupportedError("unsupported", "a choice among more answers than n is not supported by this version", "best_of")
         if self.seed is not None and self.seq_seed is not None and self.seed != self.seq_seed:
             raise InvalidError("invalid", "seed and seq_seed are two names of one thing; give one of them", "seq_seed")
         if self.first_n_token_no_eos < 0:
             raise InvalidError("invalid", "must be at least 0", "first_n_token_no_eos")
         if self.seq_seed is not None and not 0 <= self.seq_seed < 1 << 64:
             raise InvalidError("invalid", "must be a whole number from 0 to 2^64-1", "seq_seed")
+
+    def one_answer(self) -> "SamplingParams":
+        """Itself, where only one answer can be given."""
+        if self.n != 1:
+            raise UnsupportedError("unsupported", "more than one answer is for LLM.generate and LLM.chat", "n")
+        return self
 
     @property
     def chosen_seed(self) -> Optional[int]:
