@@ -413,89 +413,6 @@ static void test_state_at_chosen_positions(void **state)
     }
 }
 
-/* spec/deepinfer.md §15 figure 1: prompt rows in the very next step, idle or not. */
-static void test_15_1_prefill_in_the_next_step(void **state)
-{
-    (void)state;
-    struct null_model m = {0};
-    struct di_core *e = create(&m, 4, 64, 40);
-    struct watch w[2];
-    bool busy;
-    rng_state = 5;
-    for (int i = 0; i < 2; i++) {
-        make(&w[i]);
-        w[i].n_prompt = 20;
-        uint64_t before = di_core_stats(e).prompt_rows;
-        submit(e, &w[i], 0, 0);
-        assert_int_equal(di_core_step(e, &busy, NULL), DI_OK);
-        assert_int_equal(di_core_stats(e).prompt_rows, before + 20);
-        for (int k = 0; i == 0 && k < 3; k++)
-            assert_int_equal(di_core_step(e, &busy, NULL), DI_OK);
-    }
-    di_core_destroy(e);
-}
-
-/* Figure 2: aborting a half-prefilled request gives everything back. */
-static void test_15_2_abort_mid_prefill(void **state)
-{
-    (void)state;
-    struct null_model m = {0};
-    struct di_core *e = create(&m, 4, 16, 40);
-    struct watch w;
-    bool busy = true;
-    rng_state = 6;
-    make(&w);
-    w.n_prompt = 200;
-    submit(e, &w, 0, 0);
-    for (int i = 0; i < 3; i++)
-        assert_int_equal(di_core_step(e, &busy, NULL), DI_OK);
-    assert_true(di_core_cancel(e, w.id));
-    while (busy)
-        assert_int_equal(di_core_step(e, &busy, NULL), DI_OK);
-    assert_true(w.over && w.end == DI_END_CANCELLED);
-    check_empty(e, &m);
-    di_core_destroy(e);
-}
-
-/* Figure 5: one that does not fit now is overtaken, and not for ever. */
-static void test_15_5_overtaking(void **state)
-{
-    (void)state;
-    struct null_model m = {0};
-    struct di_core *e = create(&m, 3, 64, 8); /* 512 tokens */
-    static struct watch small[200], first, big;
-    bool busy;
-    int sent = 0;
-    rng_state = 7;
-    make(&first);
-    first.n_prompt = 100;
-    first.max_tokens = 60;
-    first.stop_after = 0;
-    submit(e, &first, 0, 0);
-    assert_int_equal(di_core_step(e, &busy, NULL), DI_OK);
-    make(&big);
-    big.n_prompt = 400;
-    big.max_tokens = 30;
-    submit(e, &big, 0, 0);
-    while (!big.over && sent < 200) {
-        make(&small[sent]);
-        small[sent].n_prompt = 30;
-        small[sent].max_tokens = 20;
-        submit(e, &small[sent++], 0, 0);
-        assert_int_equal(di_core_step(e, &busy, NULL), DI_OK);
-        if (sent == 20)
-            assert_true(small[0].over || small[0].n_got > 0); /* overtook */
-    }
-    while (busy)
-        assert_int_equal(di_core_step(e, &busy, NULL), DI_OK);
-    assert_true(big.over);
-    check(&big);
-    for (int i = 0; i < sent; i++)
-        check(&small[i]);
-    check_empty(e, &m);
-    di_core_destroy(e);
-}
-
 static void test_deadline(void **state)
 {
     (void)state;
@@ -577,43 +494,6 @@ static void test_refusals(void **state)
     di_core_destroy(e);
 }
 
-/* Work of the engine's thread at 16 and 256 requests with a model that costs nothing (printed; the bound is in bench/results). */
-static void test_15_7_overhead(void **state)
-{
-    (void)state;
-    static const int batches[] = {16, 256};
-    for (int k = 0; k < 2; k++) {
-        struct null_model m = {0};
-        struct di_core *e = create(&m, batches[k], 64, 0);
-        static struct watch w[256];
-        bool busy;
-        rng_state = 11;
-        for (int i = 0; i < batches[k]; i++) {
-            make(&w[i]);
-            w[i].n_prompt = 3;
-            w[i].max_tokens = 400;
-            w[i].stop_after = 0;
-            struct di_request r = {.prompt = w[i].prompt,
-                                   .n_prompt = 3,
-                                   .max_tokens = 400,
-                                   .sampling = di_sampling_params_default(),
-                                   .on_token = on_token,
-                                   .on_end = on_end,
-                                   .ctx = &w[i]};
-            r.sampling.temperature = 0;
-            assert_int_equal(di_core_submit(e, &r, NULL, NULL), DI_OK);
-        }
-        for (int i = 0; i < 20; i++)
-            assert_int_equal(di_core_step(e, &busy, NULL), DI_OK);
-        struct di_core_stats a = di_core_stats(e);
-        for (int i = 0; i < 100; i++)
-            assert_int_equal(di_core_step(e, &busy, NULL), DI_OK);
-        struct di_core_stats b = di_core_stats(e);
-        printf("%d requests: %.1f us of the engine's thread per step\n", batches[k], (double)(b.host_ns - a.host_ns) / 1e3 / 100);
-        di_core_destroy(e);
-    }
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -622,13 +502,9 @@ int main(void)
         cmocka_unit_test(test_siblings_share_one_prefill),
         cmocka_unit_test(test_branches_compute_one_row),
         cmocka_unit_test(test_state_at_chosen_positions),
-        cmocka_unit_test(test_15_1_prefill_in_the_next_step),
-        cmocka_unit_test(test_15_2_abort_mid_prefill),
-        cmocka_unit_test(test_15_5_overtaking),
         cmocka_unit_test(test_deadline),
         cmocka_unit_test(test_failing_model_ends_all),
         cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_15_7_overhead),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
