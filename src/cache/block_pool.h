@@ -64,9 +64,8 @@ struct di_lease {
     int32_t source; /* held until its rows were copied, -1 = none */
     bool bounded;   /* what it publishes is marked as bounded */
     bool broken;    /* its chain left the index: it publishes nothing more */
-    int64_t
-        tail; /* > 0: rings of the decoder half begin at this row (spec/model.md §8.2). G is not touched, snapshots are: they are marked, and
-                       none is possible that would reach before it */
+    /* The rings of the decoder half came through bounded replay (spec/model.md §8.2): its snapshots are marked, its blocks are not. */
+    bool state_bounded;
 };
 
 void di_lease_init(struct di_lease *l, int32_t *pages, int cap);

@@ -376,7 +376,7 @@ void di_prefix_fork(struct di_prefix *p, const struct di_lease *from, struct di_
     to->n_chain = from->n_chain < full ? from->n_chain : full;
     to->bounded = from->bounded;
     to->broken = from->broken;
-    to->tail = from->tail;
+    to->state_bounded = from->state_bounded;
     if (to->n_chain == from->n_chain)
         to->tip = from->tip;
     else if (to->n_chain > 0)
@@ -538,9 +538,8 @@ static bool keeps(const struct di_state *st, bool bounded, int64_t least)
 
 bool di_prefix_save(struct di_prefix *p, struct di_lease *l, const struct di_key_text *t, int64_t at, const struct di_state_from *from)
 {
-    bool bounded = l->bounded || l->tail > 0;
-    if (!p->states || p->states->params.count == 0 || at < 1 || at < from->least || !di_state_can_save(p->states, at, from->written) ||
-        di_state_first(p->states, at) < l->tail)
+    bool bounded = l->bounded || l->state_bounded;
+    if (!p->states || p->states->params.count == 0 || at < 1 || at < from->least || !di_state_can_save(p->states, at, from->written))
         return false;
     int32_t block = publish(p, l, t, at, true);
     if (block < 0)

@@ -25,7 +25,7 @@
  *   di_prefix_acquire(p, lease, root, text, &m, pages of the whole life); false: wait, and match again later
  *   if m.source >= 0: di_kv_copy_block(store, m.source, lease->pages[m.n_blocks], m.source_tokens); di_lease_copied
  *   if plan.how is DI_RESUME_BOUNDED, or DI_RESUME_STATE with m.state_bounded: lease->bounded = true;
- *   lease->tail = plan.tail
+ *   lease->state_bounded = plan.tail > 0
  *   compute rows plan.start, ..., with plan.window_floor; rows before plan.write_from store no G
  *   after a step: di_prefix_publish(p, lease, text, positions computed, false)
  *   end of prompt and end of answer: di_prefix_save(...) at that position
@@ -112,15 +112,15 @@ void di_prefix_begin(struct di_lease *l, const struct di_key *root);
 void di_prefix_publish(struct di_prefix *p, struct di_lease *l, const struct di_key_text *t, int64_t n, bool tail);
 
 /* State of a slot to be saved: rows up to `written` (exclusive) were written into its rings. What rows below `least` need is not there: it was
- * not restored (least = where the request was resumed) or lies inside a replay (least = its end). */
+ * not restored (least = where the request was resumed), lies inside a replay (least = its end) or before the tail (a window behind it). */
 struct di_state_from {
     const struct di_kv *kv;
     int slot;
     int64_t written, draft_lo, least;
 };
 /* Publish [0, at) with its tail, and save the state at `at`, 1 <= at. Replaces the snapshot used longest ago when all are in use; an
- * equal one is kept and counts as used. False if nothing is there now: no pool, the rows are overwritten, lie below `least` or before the lease's tail,
- * the chain is broken. Call at the end of the prompt and at the end of the answer, or where a caller asks. */
+ * equal one is kept and counts as used. False if nothing is there now: no pool, the rows are overwritten or lie below `least`, the chain is
+ * broken. Call at the end of the prompt and at the end of the answer, or where a caller asks. */
 bool di_prefix_save(struct di_prefix *p, struct di_lease *l, const struct di_key_text *t, int64_t at, const struct di_state_from *from);
 /* Copy the matched snapshot into a slot: rows >= m->resume can be computed. Before anything else changes the index (before acquire is
  * best: acquire may evict). Returns its draft_lo. */

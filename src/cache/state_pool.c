@@ -117,14 +117,9 @@ static int64_t first_row(int64_t at, size_t rows)
     return at > (int64_t)rows ? at - (int64_t)rows : 0;
 }
 
-int64_t di_state_first(const struct di_state_pool *p, int64_t at)
-{
-    return first_row(at, ring_rows(p->params.window, p->params.rollback));
-}
-
 bool di_state_can_save(const struct di_state_pool *p, int64_t at, int64_t written)
 {
-    int64_t ring = di_state_first(p, at);
+    int64_t ring = first_row(at, ring_rows(p->params.window, p->params.rollback));
     int64_t tail = first_row(at, (size_t)p->params.rollback + 1);
     return written >= at && ring + DI_RING_ROWS >= written && (p->layout.n_tails == 0 || tail + DI_TAIL_ROWS >= written);
 }

@@ -56,8 +56,6 @@ void di_state_touch(struct di_state_pool *p, int32_t s); /* make it the newest *
 /* Whether the rows that a snapshot at `at` needs are still in the slot, when rows up to `written` (exclusive, >= at) were written: a step
  * that was launched before the end was known overwrites old rows of the rings (spec/dspark.md §4.2, §4.4). */
 bool di_state_can_save(const struct di_state_pool *p, int64_t at, int64_t written);
-/* First position whose rows a snapshot at `at` holds. */
-int64_t di_state_first(const struct di_state_pool *p, int64_t at);
 /* Copy between a slot and snapshot s, whose `at` is set. After load every row that positions >= resume read (resume in [at - rollback,
  * at]) is bit-equal to what was saved; other rows of the slot are untouched. */
 void di_state_store(struct di_state_pool *p, int32_t s, const struct di_kv *kv, int slot);

@@ -53,6 +53,13 @@ void di_reuse_destroy(struct di_reuse *r)
     di_free(r);
 }
 
+/* A row sees the window - 1 before it, and the decoder half's rings begin at the tail. */
+static int64_t right_from(const struct di_reuse *r, int64_t tail, int64_t encoder)
+{
+    int64_t decoder = tail > 0 ? tail + r->p.window - 1 : 0;
+    return decoder > encoder ? decoder : encoder;
+}
+
 bool di_reuse_begin(struct di_reuse *r, int slot, const struct di_reuse_ask *ask, struct di_reuse_start *out)
 {
     struct di_lease *lease = &r->store->lease[slot];
@@ -61,8 +68,8 @@ bool di_reuse_begin(struct di_reuse *r, int slot, const struct di_reuse_ask *ask
     struct di_key_text text = {.tokens = ask->tokens, .n = ask->n};
     struct di_key root;
     int pages = di_kv_blocks_for(ask->total);
-    lease->tail = ask->tail;
-    *out = (struct di_reuse_start){.replay.tail = (int32_t)ask->tail};
+    lease->state_bounded = ask->tail > 0;
+    *out = (struct di_reuse_start){.replay.tail = (int32_t)ask->tail, .right_from = right_from(r, ask->tail, 0)};
     if (!di_key_of_root(di_prefix_hasher(r->prefix), &from, &root))
         return di_kv_reserve(r->store, slot, ask->total); /* nothing is looked up, nothing is entered */
     struct di_match m = di_prefix_match(r->prefix, &root, &text, ask->tail > 0);
@@ -77,18 +84,18 @@ bool di_reuse_begin(struct di_reuse *r, int slot, const struct di_reuse_ask *ask
     if (plan.how == DI_RESUME_STATE)
         di_prefix_restore(r->prefix, &m, &kv, slot); /* before acquire, which may evict it */
     if (!di_prefix_acquire(r->prefix, lease, &root, &text, &m, pages)) {
-        lease->tail = ask->tail;
+        lease->state_bounded = ask->tail > 0;
         di_prefix_begin(lease, &root); /* holding the copy source as well may be one block too many: then nothing is reused */
         return di_kv_reserve(r->store, slot, ask->total);
     }
     if (plan.how == DI_RESUME_BOUNDED || (plan.how == DI_RESUME_STATE && m.state_bounded))
         lease->bounded = true;
-    lease->tail = plan.tail;
+    lease->state_bounded = plan.tail > 0;
     *out = (struct di_reuse_start){
         .row = plan.start,
         .replay = {.floor = (int32_t)plan.window_floor, .write_from = (int32_t)plan.write_from, .tail = (int32_t)plan.tail},
         .bounded = lease->bounded,
-        .right_from = plan.window_floor > 0 ? plan.write_from : plan.start,
+        .right_from = right_from(r, plan.tail, plan.window_floor > 0 ? plan.write_from : plan.start),
         .miss = m.miss,
         .miss_at = m.miss_at};
     if (m.source >= 0) {
@@ -101,7 +108,7 @@ bool di_reuse_begin(struct di_reuse *r, int slot, const struct di_reuse_ask *ask
     /* G was shared but the rings were not: the next one that comes this way shall find them. Blocks end a prefix that many have in common; but a
      * replay makes the rings right at its end only. */
     int64_t common = plan.window_floor > 0 ? m.tokens : m.tokens - m.tokens % DI_BLOCK_TOKENS;
-    if (r->states && plan.tail == 0 && common > plan.start + DI_BLOCK_TOKENS)
+    if (r->states && common > plan.start + DI_BLOCK_TOKENS)
         out->save_at = common;
     return true;
 }
