@@ -21,7 +21,7 @@ from playwright.sync_api import Error, sync_playwright
 from page_server import MARKDOWN, PAGE, REASONING, Server
 from program import Count
 
-BUDGET = 76 * 1024
+BUDGET = 60 * 1024
 AXE = pathlib.Path(axe_playwright_python.__file__).parent / "axe.min.js"
 WAIT = 20000  # milliseconds
 
@@ -150,7 +150,7 @@ def check_tools(tab):
     tab.send("tool please")
     call = tab.last().locator(".call")
     want = '{\n  "city": "Zürich",\n  "days": 3,\n  "station": 12345678901234567890,\n  "units": {\n    "temperature": "celsius",\n    "wind": []\n  }\n}'
-    yield call.locator(".name").inner_text() == "get_weather", "name"
+    yield call.locator(".bar code").first.inner_text() == "get_weather", "name"
     yield call.locator("pre code").text_content() == want, call.locator("pre code").text_content()
     call.get_by_label("Result of get_weather").fill('{"temp":7}')
     tab.last().get_by_role("button", name="Send the result").click()
@@ -174,7 +174,7 @@ def check_stop(tab):
         how()
         tab.idle()
         yield tab.until(lambda: tab.server.disconnects > gone), "the server sees the disconnect"
-        yield "Stopped." in tab.last().inner_text() and " 5 " in tab.last().inner_text(), tab.last().inner_text()
+        yield re.search(r"\b5\b(?s:.*)Stopped\.", tab.last().inner_text()), tab.last().inner_text()
     tab.send("echo on")
     yield len(tab.request()["messages"]) == 5 and tab.request()["messages"][1]["content"].startswith("0 1 2"), "what came stays in the history"
 
@@ -236,7 +236,7 @@ def check_kept(tab):
         page.get_by_role("button", name="Export").click()
     with open(download.value.path(), encoding="utf-8") as f:
         exported = json.load(f)
-    yield download.value.suggested_filename == "Second-b-best-b.json" and exported["messages"][1]["content"] == MARKDOWN, exported
+    yield download.value.suggested_filename == "Second & _b_best__b_.json" and exported["messages"][1]["content"] == MARKDOWN, exported
     page.get_by_role("button", name="Delete").click()
     page.click("#ask-yes")
     yield tab.until(lambda: page.locator("nav .title").all_inner_texts() == ["echo first"]), "delete"
@@ -349,7 +349,7 @@ def check_hostile_output(tab):
     yield links == ["https:", "https:"], links  # the image, in reasoning and answer, is a link
     yield page.evaluate("window.pwned") is None, page.evaluate("window.pwned")
     yield '<img src=x onerror="window.pwned=1"><script>window.pwned=2</script>' in tab.last().inner_text(), "shown as text"
-    yield page.locator(".call .name").inner_text() == '<img src=x onerror="window.pwned=9">', "name of a tool"
+    yield page.locator(".call .bar code").inner_text() == '<img src=x onerror="window.pwned=9">', "name of a tool"
 
 
 HOSTILE = [
@@ -367,7 +367,7 @@ def check_hostile_store(tab):
         items.forEach((item, i) => localStorage.setItem('deepinfer.conversation.' + (item?.id ?? i), JSON.stringify(item))); }""", HOSTILE)
     page.reload()
     page.wait_for_selector("article")
-    yield page.locator("nav .title").all_inner_texts() == ["<img src=x onerror=window.pwned=1>", "New conversation"], page.locator("nav .title").all_inner_texts()
+    yield page.locator("nav .title").all_inner_texts() == ["<img src=x onerror=window.pwned=1>", "New conversation", "New conversation"], page.locator("nav .title").all_inner_texts()
     yield page.evaluate("window.pwned") is None and page.evaluate("({}).polluted") is None, "ran"
     yield not set(page.evaluate(ELEMENTS)) & {"img", "script", "b", "i"}, page.evaluate(ELEMENTS)
     yield page.input_value("[name=system]") == "</textarea><script>window.pwned=2</script>" and page.input_value("[name=effort]") == "high", "settings"
@@ -434,7 +434,7 @@ def check_speed(tab):
 
 def overflow(page):
     return page.evaluate("""[document.documentElement.scrollWidth - innerWidth, document.getElementById('log').scrollWidth - document.getElementById('log').clientWidth,
-        ...[...document.querySelectorAll('#messages *, #composer *, header *')].filter(e => !e.closest('pre, .wide-table') && !e.closest('[hidden]') && !e.closest('.hidden'))
+        ...[...document.querySelectorAll('#messages *, #composer *, header *')].filter(e => !e.closest('pre, [role=region] table') && !e.closest('[hidden]') && !e.closest('.hidden'))
             .map(e => Math.ceil(e.getBoundingClientRect().right - innerWidth))].reduce((a, b) => Math.max(a, b), 0)""")
 
 
@@ -543,7 +543,7 @@ def check_panel(tab):
     yield tab.until(lambda: len(page.get_attribute(".spark polyline", "points").split()) >= 3, 6), "sparkline"
     yield "1 running" in page.inner_text("#summary"), page.inner_text("#summary")
     text = page.inner_text("#engine")
-    for part in ("20.7 % of 1,024 blocks", "75.0 % of prompt tokens", "76.0 % of drafts", "151 GiB", "173 GiB", "65,536 tokens", "1 d 2 h"):
+    for part in ("20.7 % of 1,024 blocks", "75.0 % of prompt tokens", "76.0 % of drafts", "151 GiB", "173 GiB", "65,536 tokens", "26.1 h"):
         yield part in text, (part, text)
     page.click("#stop")
     tab.server.status, kept = lambda: {"running": "<b>", "memory": {"cache": "x"}, "kv_blocks": None}, tab.server.status

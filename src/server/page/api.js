@@ -4,15 +4,10 @@ const KEY = "deepinfer.key";
 
 // The API key lives as long as the tab.
 export const apiKey = () => sessionStorage.getItem(KEY) ?? "";
-export function setApiKey(key) {
-  if (key)
-    sessionStorage.setItem(KEY, key);
-  else
-    sessionStorage.removeItem(KEY);
-}
+export const setApiKey = (key) => sessionStorage.setItem(KEY, key);
 
+const CHAT = "v1/chat/completions";
 const address = (path) => new URL(path, document.baseURI).href;
-const headers = () => apiKey() ? {Authorization: `Bearer ${apiKey()}`} : {};
 
 // `message` is one sentence for the user. status: of HTTP, 0 if there was no answer.
 export class ApiError extends Error {
@@ -28,84 +23,69 @@ function sentence(text) {
 }
 
 async function refusal(response) {
-  let message = "";
+  const {status, headers} = response, wait = headers.get("Retry-After");
+  let text = `the server answered with status ${status}`;
   try {
-    const body = JSON.parse((await response.text()).slice(0, 100000));
-    message = body.error?.message ?? body.message ?? "";
-  } catch {
-    // not JSON: the status says what there is to say
-  }
-  const wait = Number(response.headers.get("Retry-After"));
-  const text = typeof message === "string" && message ? sentence(message) : `The server answered with status ${response.status}.`;
-  return new ApiError(text + (wait > 0 ? ` Try again in ${wait} s.` : ""), response.status);
+    text = String((await response.json()).error.message);
+  } catch {} // not our kind of body
+  return new ApiError(sentence(text) + (wait > 0 ? ` Try again in ${wait} s.` : ""), status);
 }
 
-async function request(path, options) {
-  let response;
-  try {
-    response = await fetch(address(path), {...options, headers: {...headers(), ...options.headers}, cache: "no-store", credentials: "same-origin"});
-  } catch (error) {
-    throw error.name === "AbortError" ? error : new ApiError("The server cannot be reached.");
-  }
+async function request(path, options, headers = {}) {
+  if (apiKey())
+    headers.Authorization = `Bearer ${apiKey()}`;
+  const response = await fetch(address(path), {...options, headers, cache: "no-store"}).catch(() => {
+    throw new ApiError("The server cannot be reached.");
+  });
   if (!response.ok)
     throw await refusal(response);
   return response;
 }
 
-export async function getJson(path, signal) {
-  const response = await request(path, {signal});
-  try {
-    return await response.json();
-  } catch (error) {
-    throw error.name === "AbortError" ? error : new ApiError("The server's answer could not be read.", response.status);
-  }
+export async function getJson(path) {
+  const response = await request(path, {signal: AbortSignal.timeout(5000)});
+  return response.json().catch(() => {
+    throw new ApiError("The server's answer could not be read.");
+  });
 }
 
 // The data of each server-sent event.
 async function* events(stream) {
   const reader = stream.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "", data = [];
-  for (;;) {
-    const {value, done} = await reader.read();
-    if (done)
-      return;
-    const lines = (rest + value).split(/\r?\n/);
+  for (let part; !(part = await reader.read()).done;) {
+    const lines = (rest + part.value).split(/\r?\n/);
     rest = lines.pop();
     for (const line of lines) {
       if (line.startsWith("data:"))
-        data.push(line.slice(line[5] === " " ? 6 : 5));
-      else if (line === "" && data.length) {
-        yield data.join("\n");
-        data = [];
-      }
+        data.push(line.slice(5).replace(/^ /, ""));
+      else if (!line && data.length)
+        yield data.splice(0).join("\n");
     }
   }
 }
 
 // The chunks of a streamed answer. Ends normally only when the server said that the answer is complete.
 export async function* chat(body, signal) {
-  const response = await request("v1/chat/completions", {method: "POST", signal, body: JSON.stringify(body),
-    headers: {"Content-Type": "application/json"}});
+  const response = await request(CHAT, {method: "POST", signal, body: JSON.stringify(body)}, {"Content-Type": "application/json"});
   try {
     for await (const data of events(response.body)) {
       if (data === "[DONE]")
         return;
       const chunk = JSON.parse(data);
       if (chunk.error)
-        throw new ApiError(sentence(String(chunk.error.message ?? "The server reported an error")), response.status);
+        throw new ApiError(sentence(String(chunk.error.message)));
       yield chunk;
     }
   } catch (error) {
-    if (error.name === "AbortError" || error instanceof ApiError)
-      throw error;
-    throw new ApiError(error instanceof SyntaxError ? "The server's answer could not be read." : "The connection broke before the answer was complete.");
+    throw error instanceof TypeError ? new ApiError("The connection broke before the answer was complete.") : error;
   }
   throw new ApiError("The connection ended before the answer was complete.");
 }
 
 // The same request as a command for a shell.
 export function curl(body) {
-  const quote = (text) => "'" + text.replaceAll("'", "'\\''") + "'";
-  const auth = apiKey() ? ` \\\n  -H "Authorization: Bearer $DEEPINFER_API_KEY"` : "";
-  return `curl -N ${quote(address("v1/chat/completions"))} \\\n  -H 'Content-Type: application/json'${auth} \\\n  -d ${quote(JSON.stringify(body, null, 2))}`;
+  const quote = (text) => `'${text.replaceAll("'", "'\\''")}'`;
+  const auth = apiKey() && ' \\\n  -H "Authorization: Bearer $DEEPINFER_API_KEY"';
+  return `curl -N ${quote(address(CHAT))} \\\n  -H 'Content-Type: application/json'${auth} \\\n  -d ${quote(JSON.stringify(body, null, 2))}`;
 }

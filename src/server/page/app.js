@@ -1,19 +1,4 @@
-// The page of `deepinfer serve`: chat with the model, watch the engine. Plain modules without a build step.
-//
-//   app.js       conversations, the answer that runs in each, what the keys and buttons do      api.js       HTTP and server-sent events
-//   view.js      one message on the page            markdown.js  text to DOM nodes               settings.js  settings to a request
-//   panel.js     live figures of the engine         store.js     what the browser keeps           dom.js       helpers
-//
-// The server gives index.html at / and each other file at /NAME, and may forbid everything else:
-//   Content-Security-Policy: default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none';
-//     form-action 'none'; frame-ancestors 'none'
-// The page uses v1/models, v1/chat/completions and api/status. With API keys all three may answer 401 (the files themselves must not).
-//
-// GET /api/status: {"model": name, "context": tokens of one request, "uptime_s": seconds,
-//   "running": requests, "waiting": requests, "prompt_tokens": counter, "generation_tokens": counter,
-//   "kv_used_blocks": blocks, "kv_blocks": blocks, "cached_tokens": counter, "lookup_tokens": counter, "drafted": counter, "accepted": counter,
-//   "memory": {"weights_packed", "weights_mapped", "cache", "activations", "scratch", "total": bytes}}
-// All are numbers but the model's name; what does not exist is 0 or left out.
+// The page: conversations, the answers that run in them, and what keys and buttons do. docs/page.md says what it wants from the server.
 import {Answer, emptyAnswer, isWhole, resultsOf} from "./answer.js";
 import {apiKey, curl, getJson, setApiKey} from "./api.js";
 import {button, download, el} from "./dom.js";
@@ -23,44 +8,42 @@ import * as store from "./store.js";
 import {MessageView} from "./view.js";
 
 const $ = (id) => document.getElementById(id);
-const log = $("log"), messages = $("messages"), input = $("input"), settings = $("settings");
+const {body} = document, log = $("log"), messages = $("messages"), input = $("input"), settings = $("settings");
 const wide = matchMedia("(min-width: 1100px)");
 
-let conversations = store.loadAll();
-let current = null;          // the conversation that is shown
-let views = [];              // of its messages; tool messages have none
-let editing = false;         // the message field holds the last user message
-let model = "";              // as the server names it
-let unsaved = new Set();
-const answers = new Map();   // id of a conversation -> its running Answer
+let talks = store.loadAll();
+let current = null;        // the talk that is shown
+let views = [];            // of its messages; tool messages have none
+let editing = false;       // the message field holds the last user message
+let model = "";            // as the server names it
+let askedForKey = false;
+const answers = new Map(); // talk -> its running Answer
+const unsaved = new Set();
 
-// ---- dialog ----
+const notice = (text) => { $("notice").textContent = text; };
+const newestFirst = () => talks.sort((a, b) => b.updated - a.updated);
 
-// Resolves to the value of the field (or true without one), or to null if the user cancels.
-function ask({title, text = "", label = "", value = "", secret = false, yes}) {
+// --- dialog
+
+// Resolves to the field's value (true without a field), or null if the user cancels.
+function ask(title, text, yes, label = "", value = "", type = "text") {
   const dialog = $("ask"), field = $("ask-value");
   if (dialog.open)
-    return Promise.resolve(null);
-  $("ask-title").textContent = title;
-  $("ask-text").textContent = text;
-  $("ask-text").hidden = !text;
-  $("ask-label").hidden = !label;
-  $("ask-label").firstElementChild.textContent = label;
-  $("ask-yes").textContent = yes;
-  field.type = secret ? "password" : "text";
-  field.value = value;
-  dialog.returnValue = "no";
+    return null;
+  for (const [id, words] of Object.entries({title, text, yes, label}))
+    $(`ask-${id}`).textContent = words;
+  $("ask-field").hidden = !label;
+  Object.assign(field, {type, value});
+  dialog.returnValue = "";
   dialog.showModal();
-  (label ? field : $("ask-yes")).focus();
   return new Promise((resolve) => dialog.addEventListener("close", () => {
-    const answer = field.value;
+    resolve(dialog.returnValue ? label ? field.value : true : null);
     field.value = "";
-    resolve(dialog.returnValue === "yes" ? label ? answer : true : null);
   }, {once: true}));
 }
 
 async function askKey(text) {
-  const key = await ask({title: "API key", text, label: "Key", value: apiKey(), secret: true, yes: "Use it"});
+  const key = await ask("API key", text, "Use it", "Key", apiKey(), "password");
   if (key === null)
     return false;
   setApiKey(key.trim());
@@ -69,40 +52,19 @@ async function askKey(text) {
   return true;
 }
 
-let askedForKey = false;
 function keyIsWanted() {
   if (!askedForKey)
     askKey("The server wants an API key. It is kept in this tab only.");
   askedForKey = true;
 }
 
-function notice(text) {
-  $("notice").textContent = text;
-}
+// --- keeping
 
-// ---- announcing answers ----
-
-// Screen readers get whole lines of an answer, at most every four seconds, and the rest at the end.
-const announcer = {said: 0, time: 0,
-  begin() {
-    Object.assign(this, {said: 0, time: performance.now()});
-    $("announce").textContent = "The model answers.";
-  },
-  update(text, ended) {
-    const end = ended ? text.length : text.lastIndexOf("\n") + 1;
-    if (end <= this.said || (!ended && performance.now() - this.time < 4000))
-      return;
-    $("announce").textContent = text.slice(this.said, end);
-    Object.assign(this, {said: end, time: performance.now()});
-  }};
-
-// ---- keeping ----
-
-function save(conversation) {
-  unsaved.delete(conversation);
-  const {saved, dropped} = store.save(conversation);
+function save(talk) {
+  unsaved.delete(talk);
+  const {saved, dropped} = store.save(talk);
   if (dropped.length) {
-    conversations = conversations.filter((other) => !dropped.includes(other.id));
+    talks = talks.filter((other) => !dropped.includes(other.id));
     drawList();
     notice("The oldest conversations were deleted to make room.");
   }
@@ -110,92 +72,74 @@ function save(conversation) {
     notice("This conversation is too large for the browser to keep. Export it if you need it.");
 }
 
-function saveLater(conversation) {
+function saveLater(talk) {
   if (!unsaved.size)
     setTimeout(saveAll, 2000);
-  unsaved.add(conversation);
+  unsaved.add(talk);
 }
 
-function saveAll() {
-  for (const conversation of [...unsaved])
-    save(conversation);
-}
+const saveAll = () => [...unsaved].forEach(save);
 
-// ---- the list ----
+// --- the list
 
 function drawList() {
-  const items = conversations.map((conversation) => {
-    const here = conversation === current;
-    const title = conversation.title || "New conversation";
-    return el("li", {class: here ? "here" : null},
-      button(title, () => { open(conversation); showList(false); }, {class: "title", "aria-current": here ? "true" : null, title}),
-      here ? el("div", {class: "actions"}, button("Rename", () => rename(conversation), {class: "quiet"}),
-        button("Export", () => exportOne(conversation), {class: "quiet"}), button("Delete", () => remove(conversation), {class: "quiet"})) : null);
-  });
-  $("conversations").replaceChildren(...items);
+  $("conversations").replaceChildren(...talks.map((talk) => {
+    const here = talk === current, title = talk.title || "New conversation";
+    const action = (label, act) => button(label, () => act(talk), {class: "quiet"});
+    return el("li", {class: here && "here"},
+      button(title, () => { open(talk); showList(false); }, {class: "title", "aria-current": here && "true", title}),
+      here ? el("div", {class: "actions"}, action("Rename", rename), action("Export", exportOne), action("Delete", remove)) : null);
+  }));
 }
 
-async function rename(conversation) {
-  const title = await ask({title: "Rename the conversation", label: "Title", value: conversation.title, yes: "Rename"});
+async function rename(talk) {
+  const title = await ask("Rename the conversation", "", "Rename", "Title", talk.title);
   if (title === null)
     return;
-  conversation.title = title.trim().slice(0, 200);
-  save(conversation);
+  talk.title = title.trim().slice(0, 200);
+  save(talk);
   drawList();
 }
 
-function exportOne(conversation) {
-  const name = conversation.title.replace(/[^\p{L}\p{N}]+/gu, "-").replace(/^-|-$/g, "").slice(0, 60);
-  download(`${name || "conversation"}.json`, JSON.stringify(conversation, null, 2));
-}
+const exportOne = (talk) => download(`${talk.title || "conversation"}.json`, JSON.stringify(talk, null, 2));
 
-async function remove(conversation) {
-  if (await ask({title: "Delete the conversation?", text: conversation.title, yes: "Delete"}) === null)
+async function remove(talk) {
+  if (!await ask("Delete the conversation?", talk.title, "Delete"))
     return;
-  answers.get(conversation.id)?.stop();
-  unsaved.delete(conversation);
-  store.remove(conversation);
-  conversations = conversations.filter((other) => other !== conversation);
-  if (conversations.length)
-    open(conversations[0]);
+  talks = talks.filter((other) => other !== talk);
+  answers.get(talk)?.stop();
+  unsaved.delete(talk);
+  store.remove(talk);
+  if (talks.length)
+    open(talks[0]);
   else
     startNew();
 }
 
 function startNew() {
-  if (!current || current.messages.length || !conversations.includes(current)) {
-    const conversation = store.create(current?.settings ?? conversations[0]?.settings ?? store.DEFAULTS);
-    conversations.unshift(conversation);
-    open(conversation);
+  if (current?.messages.length !== 0 || !talks.includes(current)) {
+    talks.unshift(store.create(current?.settings ?? store.DEFAULTS));
+    open(talks[0]);
   }
   showList(false);
   input.focus();
 }
 
-// ---- the conversation ----
+// --- the conversation
 
-function open(conversation) {
-  if (editing)
-    stopEditing();
-  current = conversation;
+function open(talk) {
+  current = talk;
+  stopEditing();
   fillSettings();
   drawList();
   drawMessages();
-  drawComposer();
-  notice("");
   toEnd();
 }
 
-const visible = () => current.messages.filter((message) => message.role !== "tool");
-
-function viewOf(message) {
-  return new MessageView(message, {edit: startEditing, regenerate, results: sendResults,
-    curl: () => curl(requestFor(current, current.messages.indexOf(message), message.meta.seed))});
-}
-
 function drawMessages() {
-  views = visible().map(viewOf);
-  messages.replaceChildren(...views.map((view) => view.root));
+  views = [];
+  messages.replaceChildren();
+  current.messages.forEach(show);
   if (!views.length)
     messages.append(el("div", {class: "welcome"}, el("p", {}, `Ask ${model || "the model"} something.`),
       el("p", {class: "note"}, "What you write goes to this server only. The conversation stays in this browser.")));
@@ -203,8 +147,11 @@ function drawMessages() {
 }
 
 function show(message) {
+  if (message.role === "tool")
+    return;
   messages.querySelector(".welcome")?.remove();
-  views.push(viewOf(message));
+  views.push(new MessageView(message, {edit: startEditing, regenerate, results: sendResults,
+    curl: () => curl(requestFor(current.messages.indexOf(message), message.meta.seed))}));
   messages.append(views.at(-1).root);
 }
 
@@ -214,119 +161,109 @@ function cut(at) {
   views = views.filter((view) => !gone.has(view.message) || view.root.remove());
 }
 
-// The buttons below the messages depend on which is the last.
+// The buttons depend on what is last and whether it is on its way.
 function settle() {
-  const running = answers.get(current.id)?.message;
-  const last = views.at(-1)?.message, lastUser = views.findLast((view) => view.message.role === "user")?.message;
+  const running = answers.get(current)?.message;
+  const last = [views.at(-1), views.findLast((view) => view.message.role === "user")];
   for (const view of views) {
     if (view.message === running)
       view.update(true);
     else
-      view.settle({last: !running && (view.message === last || view.message === lastUser), results: resultsOf(current.messages, view.message)});
+      view.settle(!running && last.includes(view), resultsOf(current.messages, view.message));
   }
-}
-
-function drawComposer() {
-  const running = answers.has(current.id);
-  $("send").hidden = running;
+  $("send").hidden = Boolean(running);
   $("stop").hidden = !running;
-  log.setAttribute("aria-busy", String(running));
 }
 
-function requestFor(conversation, end, seed) {
-  return requestOf({model, settings: conversation.settings, messages: conversation.messages.slice(0, end), seed});
-}
+const requestFor = (end, seed) => requestOf({model, settings: current.settings, messages: current.messages.slice(0, end), seed});
 
 // Let the model go on after the messages of the present conversation.
 function answer() {
-  const conversation = current;
-  const wrong = problem(settings);
-  if (wrong) {
-    showSettingsError(wrong);
-    notice(wrong);
-    return;
-  }
-  notice("");
-  const message = emptyAnswer();
-  const body = requestFor(conversation, conversation.messages.length, crypto.getRandomValues(new Uint32Array(1))[0]);
-  message.meta.seed = body.seed;
-  conversation.messages.push(message);
-  conversation.updated = Date.now();
-  const run = new Answer(message, body, () => {
-    saveLater(conversation);
-    if (conversation === current)
+  const talk = current, message = emptyAnswer();
+  const request = requestFor(undefined, crypto.getRandomValues(new Uint32Array(1))[0]);
+  message.meta.seed = request.seed;
+  talk.messages.push(message);
+  talk.updated = Date.now();
+  const run = new Answer(message, request, () => {
+    saveLater(talk);
+    if (talk === current)
       views.at(-1).update(true);
-    announcer.update(message.content, false);
-  }, (error) => ended(conversation, message, error));
-  answers.set(conversation.id, run);
-  conversations.sort((a, b) => b.updated - a.updated);
+    announceLines(message.content);
+  }, (error) => ended(talk, message, error));
+  answers.set(talk, run);
   show(message);
-  announcer.begin();
+  notice("");
+  said = 0;
+  announce("The model answers.");
+  said = 0;
   settle();
+  newestFirst();
   drawList();
-  drawComposer();
-  save(conversation);
+  save(talk);
   toEnd();
   run.run();
 }
 
-function ended(conversation, message, error) {
-  answers.delete(conversation.id);
-  if (!message.content && !message.reasoning_content && !message.tool_calls.length && message.meta.finish === "stopped")
-    message.meta.error = "Stopped before the answer began.";
-  conversation.updated = Date.now();
-  if (conversations.includes(conversation))
-    save(conversation);
-  if (conversation === current) {
+async function ended(talk, message, error) {
+  answers.delete(talk);
+  talk.updated = Date.now();
+  if (talks.includes(talk))
+    save(talk);
+  announce(message.content);
+  if (talk === current)
     settle();
-    drawComposer();
-    announcer.update(message.content, true);
-  }
-  if (error?.status === 401)
-    askKey(error.message).then((given) => { if (given && conversation === current && !answers.has(conversation.id)) regenerate(); });
+  if (error?.status === 401 && await askKey(error.message) && talk === current)
+    regenerate();
 }
 
-function send(text) {
+// Nothing runs here and the settings are right; else the user is told.
+function mayAnswer() {
+  const wrong = problem(settings);
+  notice(wrong);
+  return !wrong && !answers.has(current);
+}
+
+function send() {
+  const content = input.value, list = current.messages;
+  if (!content.trim() || !mayAnswer())
+    return;
   if (editing) {
-    const at = current.messages.findLastIndex((message) => message.role === "user");
-    cut(at);
-    stopEditing();
+    cut(list.findLastIndex(({role}) => role === "user"));
   } else {
-    const open = openCalls();
-    current.messages.push(...open.map((call) => ({role: "tool", tool_call_id: call.id, content: "No result was given."})));
-    if (current.messages.at(-1)?.meta?.error && !current.messages.at(-1).content)
-      cut(current.messages.length - 1);
+    list.push(...openCalls().map(({id}) => ({role: "tool", tool_call_id: id, content: "No result was given."})));
+    if (list.at(-1)?.meta?.error && !list.at(-1).content)
+      cut(list.length - 1);
   }
-  const message = {role: "user", content: text};
-  current.messages.push(message);
-  show(message);
-  current.title ||= text.trim().replace(/\s+/g, " ").slice(0, 60);
+  stopEditing();
+  list.push({role: "user", content});
+  show(list.at(-1));
+  current.title ||= content.trim().replace(/\s+/g, " ").slice(0, 60);
   answer();
 }
 
 // Calls of the last answer that have no result yet.
 function openCalls() {
-  const last = current.messages.findLast((message) => message.role === "assistant");
-  const results = resultsOf(current.messages, last);
-  return last && current.messages.at(-1).role !== "user" && isWhole(last.meta) ? last.tool_calls.filter((call) => !results.has(call.id)) : [];
+  const last = current.messages.at(-1);
+  return last?.role === "assistant" && isWhole(last.meta) ? last.tool_calls : [];
 }
 
-function sendResults(results) {
-  const open = new Set(openCalls().map((call) => call.id));
-  current.messages.push(...results.filter(({id}) => open.has(id)).map(({id, text}) => ({role: "tool", tool_call_id: id, content: text})));
+function sendResults(texts) {
+  if (!mayAnswer())
+    return;
+  current.messages.push(...openCalls().map(({id}, i) => ({role: "tool", tool_call_id: id, content: texts[i]})));
   answer();
 }
 
 function regenerate() {
-  if (answers.has(current.id))
+  if (!mayAnswer())
     return;
-  cut(current.messages.findLastIndex((message) => message.role === "assistant"));
+  cut(current.messages.findLastIndex(({role}) => role === "assistant"));
   answer();
 }
 
 function startEditing() {
   editing = true;
-  input.value = current.messages.findLast((message) => message.role === "user").content;
+  input.value = current.messages.findLast(({role}) => role === "user").content;
   notice("You edit your last message. What followed it will be replaced. Esc cancels.");
   fitInput();
   input.focus();
@@ -339,11 +276,24 @@ function stopEditing() {
   fitInput();
 }
 
-// ---- scrolling ----
+// Screen readers get whole lines of an answer, at most every four seconds, and the rest at the end.
+let said = 0, sayAt = 0;
 
-// The end stays in sight while something grows, unless the user scrolls up.
+function announce(text, end = text.length) {
+  $("announce").textContent = text.slice(said, end);
+  said = end;
+  sayAt = performance.now() + 4000;
+}
+
+function announceLines(text) {
+  const end = text.lastIndexOf("\n") + 1;
+  if (end > said && performance.now() > sayAt)
+    announce(text, end);
+}
+
+// --- scrolling: the end stays in sight while something grows, unless the user scrolls up
+
 let sticks = true, top = 0;
-const atEnd = () => log.scrollHeight - log.scrollTop - log.clientHeight < 40;
 
 function toEnd() {
   sticks = true;
@@ -351,70 +301,63 @@ function toEnd() {
 }
 
 function onScroll() {
-  sticks = atEnd() || (sticks && log.scrollTop >= top);
+  const atEnd = log.scrollHeight - log.scrollTop - log.clientHeight < 40;
+  sticks = atEnd || (sticks && log.scrollTop >= top);
   top = log.scrollTop;
   $("latest").hidden = sticks;
 }
 
-// ---- settings ----
+function fitInput() {
+  input.style.height = "auto";
+  input.style.height = `${input.scrollHeight}px`;
+}
+
+// --- settings
+
+const property = (field) => field.type === "checkbox" ? "checked" : "value";
+const fields = [...settings.elements].filter((field) => field.name);
 
 function fillSettings() {
-  for (const field of settings.elements) {
-    if (field.name)
-      field[field.type === "checkbox" ? "checked" : "value"] = current.settings[field.name];
-  }
-  settings.elements.effort.disabled = !current.settings.thinking;
-  showSettingsError(problem(settings));
+  for (const field of fields)
+    field[property(field)] = current.settings[field.name];
+  checkSettings();
 }
 
 function readSettings() {
-  for (const field of settings.elements) {
-    if (field.name)
-      current.settings[field.name] = field.type === "checkbox" ? field.checked : field.value;
-  }
-  settings.elements.effort.disabled = !current.settings.thinking;
-  showSettingsError(problem(settings));
+  for (const field of fields)
+    current.settings[field.name] = field[property(field)];
+  checkSettings();
   saveLater(current);
 }
 
-function showSettingsError(text) {
-  $("settings-error").textContent = text;
-  $("settings-error").hidden = !text;
+function checkSettings() {
+  $("settings-error").textContent = problem(settings);
+  settings.elements.effort.disabled = !current.settings.thinking;
 }
 
-// ---- the frame ----
+// --- the frame
 
-// On narrow screens the two sides lie over the conversation, one at a time.
+const isShown = (id) => body.classList.contains(`${id}-open`);
+
+// On narrow screens the sides lie over the conversation, one at a time.
 function showSide(id, shown) {
-  document.body.classList.toggle(`${id}-open`, shown);
-  $(`toggle-${id}`).setAttribute("aria-expanded", String(shown));
+  body.classList.toggle(`${id}-open`, shown);
+  $(`toggle-${id}`).ariaExpanded = String(shown);
   $(id).inert = !shown;
-  const over = !wide.matches && (document.body.classList.contains("list-open") || document.body.classList.contains("side-open"));
+  const over = !wide.matches && (isShown("list") || isShown("side"));
   $("shade").hidden = !over;
-  document.querySelector("main").inert = over;
+  $("main").inert = over;
 }
 
-const isShown = (id) => document.body.classList.contains(`${id}-open`);
-
-function showList(shown) {
-  if (!wide.matches)
-    showSide("list", shown);
-}
+const showList = (shown) => wide.matches || showSide("list", shown);
 
 function toggle(id) {
   const shown = !isShown(id);
-  if (shown && !wide.matches)
-    showSide(id === "list" ? "side" : "list", false);
+  if (!wide.matches)
+    layout();
   showSide(id, shown);
-  if (shown && !wide.matches)
-    $(id).focus({preventScroll: true});
-}
-
-function closeSides() {
-  const id = isShown("list") ? "list" : "side";
-  showSide("list", false);
-  showSide("side", false);
-  $(`toggle-${id}`).focus();
+  if (shown)
+    $(id).focus();
 }
 
 function layout() {
@@ -422,10 +365,13 @@ function layout() {
   showSide("side", wide.matches);
 }
 
-function applyTheme() {
-  const theme = store.theme();
-  document.documentElement.dataset.theme = theme;
+function closeSides() {
+  const id = isShown("list") ? "list" : "side";
+  layout();
+  $(`toggle-${id}`).focus();
 }
+
+const applyTheme = () => { document.documentElement.dataset.theme = store.theme(); };
 
 function switchTheme() {
   const dark = store.theme() ? store.theme() === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
@@ -433,91 +379,70 @@ function switchTheme() {
   applyTheme();
 }
 
-function fitInput() {
-  input.style.height = "auto";
-  input.style.height = `${Math.min(input.scrollHeight, innerHeight * 0.4)}px`;
-}
-
 async function loadModel() {
   try {
-    model = String((await getJson("v1/models")).data?.[0]?.id ?? "");
+    model = String((await getJson("v1/models")).data[0].id);
   } catch (error) {
-    if (error.status === 401)
-      keyIsWanted();
-    return;
+    return error.status === 401 && keyIsWanted();
   }
-  $("model").textContent = model || "deepinfer";
-  document.title = model ? `${model} · deepinfer` : "deepinfer";
+  $("model").textContent = model;
+  document.title = `${model} · deepinfer`;
   if (!current.messages.length)
     drawMessages();
 }
 
-function onEscape(event) {
-  if ($("ask").open)
+function onKey(event) {
+  if (event.key === "Enter" && event.target === input && !event.shiftKey && !event.isComposing) {
+    event.preventDefault();
+    send();
+  }
+  if (event.key !== "Escape" || $("ask").open)
     return;
-  if (!wide.matches && (isShown("list") || isShown("side")))
+  if (!$("shade").hidden)
     closeSides();
-  else if (answers.has(current.id))
-    answers.get(current.id).stop();
+  else if (answers.has(current))
+    answers.get(current).stop();
   else if (editing)
     stopEditing();
-  else
-    return;
-  event.preventDefault();
 }
 
-function submit() {
-  const text = input.value;
-  if (!text.trim() || answers.has(current.id))
-    return;
-  const wrong = problem(settings);
-  if (wrong)
-    return notice(wrong);
-  input.value = "";
-  fitInput();
-  send(text);
-}
-
-$("composer").addEventListener("submit", (event) => { event.preventDefault(); submit(); });
-input.addEventListener("keydown", (event) => {
-  if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
-    event.preventDefault();
-    submit();
-  }
-});
-input.addEventListener("input", fitInput);
-$("stop").addEventListener("click", () => { answers.get(current.id)?.stop(); input.focus(); });
-$("ask-no").addEventListener("click", () => $("ask").close("no"));
-$("new").addEventListener("click", startNew);
-$("latest").addEventListener("click", () => { toEnd(); input.focus(); });
-$("toggle-list").addEventListener("click", () => toggle("list"));
-$("toggle-side").addEventListener("click", () => toggle("side"));
-$("shade").addEventListener("click", closeSides);
-$("theme").addEventListener("click", switchTheme);
-$("key").addEventListener("click", () => askKey("It is kept in this tab only and sent with each request."));
-$("reset").addEventListener("click", () => { current.settings = {...store.DEFAULTS}; fillSettings(); saveLater(current); });
-settings.addEventListener("input", readSettings);
-settings.addEventListener("submit", (event) => event.preventDefault());
-log.addEventListener("scroll", onScroll, {passive: true});
-new ResizeObserver(() => { if (sticks) toEnd(); }).observe(messages);
-document.addEventListener("keydown", (event) => { if (event.key === "Escape") onEscape(event); });
-addEventListener("pagehide", saveAll);
-addEventListener("storage", (event) => {
+// Another tab has changed something.
+function onStorage(event) {
   if (!store.isConversationKey(event.key))
     return;
-  const mine = conversations.filter((conversation) => conversation === current || answers.has(conversation.id));
-  conversations = [...mine, ...store.loadAll().filter((other) => !mine.some(({id}) => id === other.id))].sort((a, b) => b.updated - a.updated);
+  const mine = talks.filter((talk) => talk === current || answers.has(talk));
+  talks = [...mine, ...store.loadAll().filter((other) => !mine.some(({id}) => id === other.id))];
+  newestFirst();
   drawList();
-});
-wide.addEventListener("change", layout);
+}
+
+for (const [id, action] of Object.entries({
+  new: startNew,
+  stop: () => { answers.get(current)?.stop(); input.focus(); },
+  latest: () => { toEnd(); input.focus(); },
+  theme: switchTheme,
+  shade: closeSides,
+  key: () => askKey("It is kept in this tab only and sent with each request."),
+  reset: () => { current.settings = {...store.DEFAULTS}; fillSettings(); saveLater(current); },
+  "ask-no": () => $("ask").close(""),
+  "toggle-list": () => toggle("list"),
+  "toggle-side": () => toggle("side"),
+}))
+  $(id).onclick = action;
+$("composer").onsubmit = () => { send(); return false; };
+settings.onsubmit = () => false;
+settings.oninput = readSettings;
+input.oninput = fitInput;
+log.onscroll = onScroll;
+new ResizeObserver(() => { if (sticks) toEnd(); }).observe(messages);
+Object.assign(window, {onkeydown: onKey, onpagehide: saveAll, onstorage: onStorage});
+wide.onchange = layout;
 
 applyTheme();
 layout();
-if (conversations.length)
-  open(conversations[0]);
+if (talks.length)
+  open(talks[0]);
 else
   startNew();
-const panel = new Panel($("engine"), (status, rate) => {
-  $("summary").textContent = !status ? "" : status.running + status.waiting ? `${status.running} running, ${status.waiting} waiting · ${Math.round(rate)} tokens/s` : "idle";
-}, keyIsWanted);
+const panel = new Panel($("engine"), (summary) => { $("summary").textContent = summary; }, keyIsWanted);
 loadModel();

@@ -1,85 +1,62 @@
-// Conversations and settings in this browser's localStorage. What is read back may have been written by anybody: each field is checked.
+// Conversations in this browser's localStorage. What is read back may have been written by anybody: each field is checked.
 //
-// A conversation: {id, title, updated, settings, messages}. A message has the shape of the chat API, role user, assistant or tool, and an answer
-// also `meta`: {finish, error, seed, seconds, first, usage}. Each conversation has a key of its own, so that tabs do not overwrite each other.
+// A conversation: {id, title, updated, settings, messages}. Messages have the shape of the chat API; an answer also has `meta`: {finish, error, seed,
+// seconds, first, usage}. Each conversation has its own key, so that tabs do not overwrite each other.
 
 const PREFIX = "deepinfer.conversation.";
 const THEME = "deepinfer.theme";
 export const MOST_CONVERSATIONS = 60;
 export const MOST_CHARACTERS = 4_000_000; // browsers allow about 5 million
 
-export const DEFAULTS = Object.freeze({system: "", thinking: true, effort: "high", temperature: "", top_p: "", top_k: "", min_p: "",
-  max_tokens: "", seed: "", stop: "", tools: ""});
+export const DEFAULTS = {system: "", thinking: true, effort: "high", temperature: "", top_p: "", top_k: "", min_p: "", max_tokens: "", seed: "", stop: "",
+  tools: ""};
 
 const text = (value) => typeof value === "string" ? value : "";
-const number = (value) => Number.isFinite(value) ? value : undefined;
+const list = (value) => Array.isArray(value) ? value : [];
+const numbers = (raw, names) => Object.fromEntries(names.filter((name) => Number.isFinite(raw?.[name])).map((name) => [name, raw[name]]));
 
 function checkSettings(raw) {
-  const settings = {...DEFAULTS};
-  for (const [name, value] of Object.entries(DEFAULTS)) {
-    if (typeof raw?.[name] === typeof value)
-      settings[name] = raw[name];
-  }
-  if (!["low", "high", "max"].includes(settings.effort))
-    settings.effort = DEFAULTS.effort;
-  return settings;
-}
-
-function checkMeta(raw) {
-  const meta = {finish: text(raw?.finish), error: text(raw?.error), seed: number(raw?.seed), seconds: number(raw?.seconds), first: number(raw?.first)};
-  if (raw?.usage && typeof raw.usage === "object")
-    meta.usage = Object.fromEntries(["prompt", "cached", "completion", "reasoning"].map((name) => [name, number(raw.usage[name])]));
-  return meta;
+  const same = Object.entries(DEFAULTS).map(([name, value]) => [name, typeof raw?.[name] === typeof value ? raw[name] : value]);
+  const settings = Object.fromEntries(same);
+  return {...settings, effort: ["low", "high", "max"].includes(settings.effort) ? settings.effort : DEFAULTS.effort};
 }
 
 function checkMessage(raw) {
-  if (raw?.role === "user")
-    return {role: "user", content: text(raw.content)};
-  if (raw?.role === "tool")
-    return {role: "tool", tool_call_id: text(raw.tool_call_id), content: text(raw.content)};
-  if (raw?.role !== "assistant")
+  const role = raw?.role, content = text(raw?.content);
+  if (role === "user")
+    return {role, content};
+  if (role === "tool")
+    return {role, content, tool_call_id: text(raw.tool_call_id)};
+  if (role !== "assistant")
     return null;
-  const calls = (Array.isArray(raw.tool_calls) ? raw.tool_calls : []).filter((call) => call?.function).map((call) => ({
-    id: text(call.id), type: "function", function: {name: text(call.function.name), arguments: text(call.function.arguments)}}));
-  return {role: "assistant", content: text(raw.content), reasoning_content: text(raw.reasoning_content), tool_calls: calls, meta: checkMeta(raw.meta)};
+  const meta = {finish: text(raw.meta?.finish), error: text(raw.meta?.error), ...numbers(raw.meta, ["seed", "seconds", "first"]),
+    usage: numbers(raw.meta?.usage, ["prompt", "cached", "completion", "reasoning"])};
+  const tool_calls = list(raw.tool_calls).map((call) => ({id: text(call?.id), type: "function",
+    function: {name: text(call?.function?.name), arguments: text(call?.function?.arguments)}}));
+  return {role, content, reasoning_content: text(raw.reasoning_content), tool_calls, meta};
 }
 
-function checkConversation(raw) {
-  if (!raw || typeof raw !== "object" || !/^[\w-]{1,64}$/.test(text(raw.id)))
-    return null;
-  return {id: raw.id, title: text(raw.title).slice(0, 200), updated: number(raw.updated) ?? 0, settings: checkSettings(raw.settings),
-    messages: (Array.isArray(raw.messages) ? raw.messages : []).map(checkMessage).filter(Boolean)};
+function read(key) {
+  try {
+    const raw = JSON.parse(localStorage.getItem(key));
+    return key === PREFIX + text(raw.id) ? {id: raw.id, title: text(raw.title).slice(0, 200), ...numbers({updated: 0, ...raw}, ["updated"]),
+      settings: checkSettings(raw.settings), messages: list(raw.messages).map(checkMessage).filter(Boolean)} : null;
+  } catch {
+    return null; // not ours, or damaged: left alone
+  }
 }
 
-function keys() {
-  return Object.keys(localStorage).filter((key) => key.startsWith(PREFIX));
-}
+const keys = () => Object.keys(localStorage).filter((key) => key.startsWith(PREFIX));
 
 // All conversations, the latest first.
-export function loadAll() {
-  const found = [];
-  for (const key of keys()) {
-    try {
-      const conversation = checkConversation(JSON.parse(localStorage.getItem(key)));
-      if (conversation && key === PREFIX + conversation.id)
-        found.push(conversation);
-    } catch {
-      // not ours, or damaged: left alone
-    }
-  }
-  return found.sort((a, b) => b.updated - a.updated);
-}
+export const loadAll = () => keys().map(read).filter(Boolean).sort((a, b) => b.updated - a.updated);
 
-export function create(settings) {
-  const id = Array.from(crypto.getRandomValues(new Uint8Array(12)), (byte) => byte.toString(16).padStart(2, "0")).join("");
-  return {id, title: "", updated: Date.now(), settings: {...settings}, messages: []};
-}
+export const create = (settings) => ({id: Date.now().toString(36) + Math.random().toString(36).slice(2), title: "", updated: Date.now(),
+  settings: {...settings}, messages: []});
 
 // Returns {saved, dropped}: whether it is kept now, and the ids of the oldest conversations that made room for it.
-export function save(conversation) {
-  const key = PREFIX + conversation.id;
-  const value = JSON.stringify(conversation);
-  const dropped = [];
+export function save(talk) {
+  const key = PREFIX + talk.id, value = JSON.stringify(talk), dropped = [];
   while (value.length <= MOST_CHARACTERS) {
     const others = keys().filter((other) => other !== key);
     const size = others.reduce((sum, other) => sum + localStorage.getItem(other).length, value.length);
@@ -87,11 +64,9 @@ export function save(conversation) {
       try {
         localStorage.setItem(key, value);
         return {saved: true, dropped};
-      } catch {
-        // full, whatever fills it: make room as below
-      }
+      } catch {} // full, whatever fills it: make room
     }
-    const oldest = loadAll().filter((other) => other.id !== conversation.id).pop();
+    const oldest = loadAll().findLast(({id}) => id !== talk.id);
     const gone = oldest ? PREFIX + oldest.id : others[0];
     if (!gone)
       break;
@@ -101,21 +76,11 @@ export function save(conversation) {
   return {saved: false, dropped};
 }
 
-export function remove(conversation) {
-  localStorage.removeItem(PREFIX + conversation.id);
-}
+export const remove = ({id}) => localStorage.removeItem(PREFIX + id);
 
 // Whether a storage event is about conversations (null: everything was cleared).
 export const isConversationKey = (key) => key === null || key.startsWith(PREFIX);
 
-export function theme() {
-  const value = localStorage.getItem(THEME);
-  return value === "light" || value === "dark" ? value : "";
-}
-
-export function setTheme(value) {
-  if (value)
-    localStorage.setItem(THEME, value);
-  else
-    localStorage.removeItem(THEME);
-}
+// "light", "dark", or "" for what the system prefers.
+export const theme = () => ["light", "dark"].find((name) => name === localStorage.getItem(THEME)) ?? "";
+export const setTheme = (name) => localStorage.setItem(THEME, name);

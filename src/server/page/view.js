@@ -1,37 +1,31 @@
-// One message on the page. A running answer is drawn by what was added since the last call of update(), never again from its beginning.
+// One message on the page. A running answer is drawn by what is new, never again from its beginning.
 import {isWhole} from "./answer.js";
-import {button, copyButton, el, prettyJson} from "./dom.js";
+import {button, copyButton, el, prettyJson, region} from "./dom.js";
 import {Markdown} from "./markdown.js";
 
-const FINISHES = {length: "It reached the limit of tokens.", stopped: "Stopped.", content_filter: "It was withheld."};
+const FINISHES = {length: "It reached the limit of tokens.", stopped: "Stopped."};
 
-const count = (n, word) => `${n.toLocaleString("en")} ${word}${n === 1 ? "" : "s"}`;
+const whole = (n) => n.toLocaleString("en");
+const tokens = (n) => `${whole(n)} token${n === 1 ? "" : "s"}`;
 
-function metaLine({usage, seconds, first, seed}) {
-  const parts = [];
-  if (usage?.completion !== undefined)
-    parts.push(count(usage.completion, "token"));
-  if (usage?.completion > 1 && seconds > first)
-    parts.push(`${((usage.completion - 1) / (seconds - first)).toFixed(1)} tokens/s`);
-  if (first !== undefined)
-    parts.push(`first after ${first.toFixed(2)} s`);
-  if (usage?.prompt !== undefined)
-    parts.push(`prompt ${usage.prompt.toLocaleString("en")}` + (usage.cached ? `, ${usage.cached.toLocaleString("en")} of it cached` : ""));
-  if (seed !== undefined)
-    parts.push(`seed ${seed}`);
-  return parts.join(" · ");
+function metaLine({usage = {}, seconds, first, seed}) {
+  const {prompt, cached, completion} = usage;
+  return [completion >= 0 && tokens(completion),
+    completion > 1 && seconds > first + 0.1 && `${((completion - 1) / (seconds - first)).toFixed(1)} tokens/s`,
+    first >= 0 && `first after ${first.toFixed(2)} s`,
+    prompt >= 0 && `prompt ${whole(prompt)}${cached ? `, ${whole(cached)} of it cached` : ""}`,
+    seed >= 0 && `seed ${seed}`].filter(Boolean).join(" · ");
 }
 
-// Text that is drawn as it comes, or not before it is seen.
-class Streamed {
+// Text that grows. show() draws what is new.
+class Growing {
   constructor(root) {
     this.markdown = new Markdown(root);
     this.shown = 0;
   }
 
   show(text, finished) {
-    if (text.length > this.shown)
-      this.markdown.push(text.slice(this.shown));
+    this.markdown.push(text.slice(this.shown));
     this.shown = text.length;
     if (finished)
       this.markdown.finish();
@@ -40,120 +34,108 @@ class Streamed {
 
 class CallView {
   constructor(call) {
-    this.name = el("code", {class: "name"});
+    this.call = call;
+    this.name = el("code");
     this.arguments = el("code");
-    this.place = el("div");
+    this.result = el("div");
     this.root = el("section", {class: "call", "aria-label": "Tool call"},
       el("div", {class: "bar"}, el("span", {}, "Tool call ", this.name), copyButton("Copy", () => call.function.arguments)),
-      el("pre", {tabindex: 0, role: "region", "aria-label": "Arguments"}, this.arguments), this.place);
+      region("pre", "Arguments", this.arguments), this.result);
     this.shown = 0;
   }
 
-  update(call, finished) {
-    this.name.textContent = call.function.name;
-    const text = call.function.arguments;
+  update(finished) {
+    const {name, arguments: text} = this.call.function;
+    this.name.textContent = name;
     if (finished)
       this.arguments.textContent = prettyJson(text);
-    else if (text.length > this.shown)
+    else
       this.arguments.append(text.slice(this.shown));
     this.shown = text.length;
   }
+
+  // A field for the result, if it is asked for; returns it.
+  settle(result, asked) {
+    const field = el("textarea", {rows: 2, class: "mono", spellcheck: "false", placeholder: "What the tool returned"});
+    if (result !== undefined)
+      this.result.replaceChildren(el("div", {class: "bar"}, "Result"), region("pre", "Result", el("code", {}, prettyJson(result))));
+    else
+      this.result.replaceChildren(...(asked ? [el("label", {class: "result"}, `Result of ${this.call.function.name}`, field)] : []));
+    return field;
+  }
 }
 
-// handlers: {edit, regenerate, curl, results}; results(texts) gets one text for each call.
+// handlers: {edit, regenerate, curl, results}; results(texts) gets a text for each call.
 export class MessageView {
   constructor(message, handlers) {
-    this.message = message;
-    this.handlers = handlers;
-    this.error = null;
+    Object.assign(this, {message, handlers, calls: [], running: false, state: ""});
     this.actions = el("div", {class: "actions"});
+    this.body = el("div", {class: "body"});
     if (message.role === "user") {
-      this.root = el("article", {class: "user"}, el("h2", {class: "hidden"}, "You"), el("div", {class: "body plain"}, message.content), this.actions);
+      this.root = el("article", {class: "user"}, el("h2", {class: "hidden"}, "You"), this.body, this.actions);
+      this.body.append(message.content);
       return;
     }
-    this.body = el("div", {class: "body"});
-    this.calls = el("div", {class: "calls"});
-    this.callViews = [];
+    const thoughts = el("div", {class: "body"});
+    this.text = new Growing(this.body);
+    this.reasoning = new Growing(thoughts);
+    this.summary = el("summary");
+    this.details = el("details", {hidden: true, ontoggle: () => this.update(this.running)}, this.summary, thoughts);
+    this.callList = el("div");
     this.foot = el("div");
-    this.text = new Streamed(this.body);
-    this.#makeReasoning();
-    this.root = el("article", {class: "answer"}, el("h2", {class: "hidden"}, "Answer"), this.details, this.body, this.calls, this.foot, this.actions);
-  }
-
-  #makeReasoning() {
-    const inner = el("div", {class: "body"});
-    this.reasoning = new Streamed(inner);
-    this.summary = el("summary", {}, "Reasoning");
-    this.details = el("details", {class: "reasoning", hidden: true, ontoggle: () => this.update()}, this.summary, inner);
+    this.root = el("article", {class: "answer"}, el("h2", {class: "hidden"}, "Answer"), this.details, this.body, this.callList, this.foot, this.actions);
   }
 
   // running: more may come.
-  update(running = this.running) {
+  update(running) {
     const {content, reasoning_content, tool_calls, meta} = this.message;
+    const thinks = running && !content && !tool_calls.length;
     this.running = running;
-    this.root.classList.toggle("running", running);
-    this.root.classList.toggle("empty", running && !content && !reasoning_content && !tool_calls.length);
-    if (reasoning_content) {
-      const thinking = running && !content && !tool_calls.length;
-      this.details.hidden = false;
-      this.summary.textContent = thinking ? "Reasoning…" : "Reasoning" + (meta.usage?.reasoning ? `, ${count(meta.usage.reasoning, "token")}` : "");
-      this.details.classList.toggle("thinking", thinking);
-      if (this.details.open)
-        this.reasoning.show(reasoning_content, !running);
-    }
+    this.state = "";
+    this.root.classList.toggle("waiting", thinks && !reasoning_content);
+    this.root.classList.toggle("thinking", thinks);
+    this.details.hidden = !reasoning_content;
+    this.summary.textContent = thinks ? "Reasoning…" : "Reasoning" + (meta.usage?.reasoning ? `, ${tokens(meta.usage.reasoning)}` : "");
+    if (this.details.open) // it costs nothing before somebody looks
+      this.reasoning.show(reasoning_content, !running);
     this.text.show(content, !running);
-    tool_calls.forEach((call, i) => {
-      if (!this.callViews[i]) {
-        this.callViews[i] = new CallView(call);
-        this.calls.append(this.callViews[i].root);
-      }
-      this.callViews[i].update(call, !running);
-    });
+    for (const call of tool_calls.slice(this.calls.length)) {
+      this.calls.push(new CallView(call));
+      this.callList.append(this.calls.at(-1).root);
+    }
+    for (const call of this.calls)
+      call.update(!running);
   }
 
-  // What stands below a message that is complete. last: nothing but results of its calls follows it. results: of its calls, by id.
-  settle({last, results}) {
-    if (this.message.role === "user") {
-      this.actions.replaceChildren(copyButton("Copy", () => this.message.content), ...(last ? [button("Edit", this.handlers.edit, {class: "quiet"})] : []));
+  // Nothing more comes. last: nothing but results of its calls follows it. results: of its calls, by id.
+  settle(last, results) {
+    const state = `${last} ${results.size}`;
+    if (state === this.state)
       return;
+    if (this.message.role === "user") {
+      this.actions.replaceChildren(...(last ? [button("Edit", this.handlers.edit, {class: "quiet"})] : []));
+    } else {
+      this.update(false);
+      this.#settleAnswer(last, results);
     }
-    this.update(false);
-    const {content, meta} = this.message;
-    const again = () => this.handlers.regenerate();
-    this.foot.replaceChildren(...this.#remarks(last && meta.error ? button("Try again", again) : null));
-    this.#settleCalls(last, results);
-    this.actions.replaceChildren(...(content ? [copyButton("Copy", () => content)] : []),
-      ...(last && !meta.error ? [button("Regenerate", again, {class: "quiet"})] : []),
-      copyButton("Copy as curl", () => this.handlers.curl()), el("span", {class: "meta"}, metaLine(meta)));
+    this.state = state;
   }
 
-  #remarks(retry) {
-    const {error, finish} = this.message.meta;
-    if (error)
-      return [el("p", {class: "error", role: "alert"}, error, " ", retry)];
-    return FINISHES[finish] ? [el("p", {class: "note"}, FINISHES[finish])] : [];
-  }
-
-  #settleCalls(last, results) {
-    const calls = this.message.tool_calls;
-    const open = last && isWhole(this.message.meta) ? calls.filter((call) => !results.has(call.id)) : [];
-    const fields = new Map();
-    calls.forEach((call, i) => {
-      const {place} = this.callViews[i];
-      if (results.has(call.id)) {
-        place.replaceChildren(el("div", {class: "bar"}, el("span", {}, "Result")),
-          el("pre", {tabindex: 0, role: "region", "aria-label": "Result"}, el("code", {}, prettyJson(results.get(call.id)))));
-      } else if (open.includes(call)) {
-        const field = el("textarea", {rows: 2, class: "mono", spellcheck: "false", placeholder: "What the tool returned"});
-        fields.set(call.id, field);
-        place.replaceChildren(el("label", {class: "result"}, `Result of ${call.function.name}`, field));
-      } else {
-        place.replaceChildren();
-      }
-    });
-    if (open.length) {
-      const send = () => this.handlers.results(calls.map((call) => ({id: call.id, text: fields.get(call.id)?.value ?? ""})));
-      this.foot.append(button(open.length === 1 ? "Send the result" : "Send the results", send, {class: "primary"}));
-    }
+  #settleAnswer(last, results) {
+    const {content, meta, tool_calls} = this.message, {regenerate, curl} = this.handlers;
+    const again = last && button(meta.error ? "Try again" : "Regenerate", regenerate, {class: meta.error ? null : "quiet"});
+    const foot = [];
+    if (meta.error)
+      foot.push(el("p", {class: "error", role: "alert"}, meta.error, " ", again || ""));
+    else if (FINISHES[meta.finish])
+      foot.push(el("p", {class: "note"}, FINISHES[meta.finish]));
+    const asked = last && isWhole(meta) && !results.size;
+    const fields = this.calls.map((call, i) => call.settle(results.get(tool_calls[i].id), asked));
+    if (asked && fields.length)
+      foot.push(button(fields.length > 1 ? "Send the results" : "Send the result", () => this.handlers.results(fields.map(({value}) => value)),
+        {class: "primary"}));
+    this.foot.replaceChildren(...foot);
+    this.actions.replaceChildren(...[content && copyButton("Copy", () => content), !meta.error && again, copyButton("Copy as curl", curl),
+      el("span", {class: "note"}, metaLine(meta))].filter(Boolean));
   }
 }
