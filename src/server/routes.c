@@ -184,8 +184,8 @@ static void answer_page(struct di_call *c)
     di_call_headers(c, false);
     di_buf_addf(&c->server->extra,
                 "ETag: %s\r\nCache-Control: no-cache\r\nX-Content-Type-Options: nosniff\r\nReferrer-Policy: no-referrer\r\n"
-                "Content-Security-Policy: default-src 'self'; img-src 'self' data:; style-src 'self' 'unsafe-inline'; "
-                "frame-ancestors 'none'; base-uri 'none'; form-action 'none'\r\n",
+                "Content-Security-Policy: default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+                "base-uri 'none'; form-action 'none'; frame-ancestors 'none'\r\n",
                 f->etag);
     bool same = known.n && di_str_find(known, di_str_c(f->etag), 0) != SIZE_MAX;
     struct di_str body = {(const char *)f->bytes, f->n};
