@@ -90,6 +90,10 @@ typedef struct di_engine_config {
     int64_t turn_memory; /* chat: names of turns (ids of calls, plain answers) that are remembered token by token and replayed when a client
                                   sends them back unchanged, so that what was cached for them fits. A prompt then depends on what was answered before (0) */
     int64_t turn_memory_bytes; /* and bytes of them; 0 = 256 MiB */
+    const char *replay; /* NULL = "exact"; "bounded": of long prompts the second half of the layers computes the last replay_rows tokens only, and what a
+                                  cached beginning lacks is computed again from near its end. Faster, and an approximation: what it leaves in the cache serves
+                                  bounded requests only, exact ones keep their bits. DI_ERR_UNSUPPORTED if the model has no such half */
+    int32_t replay_rows; /* at least the window and the draft block; 0 = 140 for a window of 128. A prompt of at most so many tokens is exact */
 } di_engine_config;
 DI_API void di_engine_config_init(di_engine_config *config, size_t size);
 
@@ -165,7 +169,7 @@ typedef struct di_sampling_options {
     size_t n_stop;
     const int32_t *stop_ids; /* [n_stop_ids] ids that end the answer besides the model's end id */
     size_t n_stop_ids;
-    const di_bias *bias; /* [n_bias] */
+    const di_bias *bias; /* [n_bias] at most 4,096, like stop_ids */
     size_t n_bias;
 } di_sampling_options;
 DI_API void di_sampling_options_init(di_sampling_options *options, size_t size);
@@ -252,6 +256,10 @@ typedef struct di_output {
     di_miss_reason miss;
     int64_t miss_position;
     int32_t unconstrained; /* FINISHED: non-zero: the request asks for a form of the answer that nothing enforces yet */
+    /* FINISHED: rows of the prompt that bounded replay left out of the second half of the layers; non-zero: the answer is approximate for that or because
+     * it goes on from something approximate. */
+    int64_t skipped_rows;
+    int32_t approximate;
 } di_output;
 
 /* What a JSON request does not say. */
@@ -298,6 +306,7 @@ typedef struct di_submission {
     size_t n_save_at;
     int64_t fork_at;                     /* di_engine_fork alone: tokens of the parent that the branch begins with; 0 = all so far */
     const di_request_defaults *defaults; /* with json; NULL = those of di_request_defaults_init with the engine's seed */
+    const char *replay;                  /* "exact" or "bounded"; NULL = the engine's, a branch's: its parent's. Bounded ones take no forced tokens */
 } di_submission;
 DI_API void di_submission_init(di_submission *submission, size_t size);
 
@@ -363,6 +372,7 @@ typedef struct di_engine_stats {
     uint64_t ended_stop, ended_length, ended_tool_calls, ended_cancelled, ended_deadline, ended_error;
     uint64_t miss_other_tenant; /* of miss_never_seen: another tenant has it. For the operator only: it tells what others ask */
     int32_t held_slots;         /* of `running`: requests that have ended, but are named by a step under way */
+    uint64_t bounded_starts, skipped_rows; /* bounded replay: approximate starts of requests; prompt rows that half of the layers left out */
 } di_engine_stats;
 /* As of the end of the latest step. Any thread. `size` is sizeof(di_engine_stats). */
 DI_API di_status di_engine_get_stats(di_engine *engine, di_engine_stats *out, size_t size, di_error *err);

@@ -72,6 +72,7 @@ FINE = [  # odd, but a request
     b'{"prompt": "a", "max_tokens": 1, "id": 123456789012345678901234567890}', b'{"prompt": "a", "max_tokens": 1, "seed": 9223372036854775807}',
     b'{"prompt": "\\ud83d\\ude00", "max_tokens": 1, "temperature": 2, "top_k": 2147483647}', b'{"prompt": "a", "max_tokens": 1, "temperature": null, "stop": null}',
     json.dumps({"prompt_token_ids": [5] * 511, "max_tokens": 1}).encode(), b'{"prompt": "a", "max_tokens": 1, "no_such_field": 1}',
+    b'{"prompt": "a", "max_tokens": 1, "thinking": {"type": "enabled"}}', b'{"prompt": "a", "max_tokens": 1, "thinking": true}',
 ]
 
 
@@ -93,7 +94,8 @@ def check_lines(count, prog):
     records = r.records()
     count.group("odd but fine lines", [(r.status == 0 and good_around(records, len(FINE)), r)] + [("text" in o, (l[:100], o)) for l, o in zip(FINE, records[1:-1])] +
                 [(records[6]["id"] == {"deep": [1, None, "x"]} and records[7]["id"] == 123456789012345678901234567890, "ids come back as sent"),
-                 (r.err.count(b"no_such_field") == 1 and b"ignored" in r.err, r.err)])
+                 (r.err.count(b"no_such_field") == 1 and b"ignored" in r.err, r.err),
+                 (r.err.count(b"\"thinking\" means nothing beside a raw prompt") == 1, r.err)])
 
 
 def check_shapes(count, prog):

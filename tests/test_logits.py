@@ -148,7 +148,7 @@ def check_perplexity(count, prog):
 def check_bad(count, prog):
     g, out, results = Golden(prog, "tiny_b"), prog.path(), []
     vocab = g.fields["bf16.logits"].shape[1]
-    bad_ids = ["", ",", "[]", "-1", "1,-2", str(vocab), f"1,{vocab}", "99999999999", "1.5", "1,x", "no/such/file", prog.folder.name, prog.write(b"1 2 x"), prog.write(os.urandom(400)),
+    bad_ids = ["", ",", "[]", "1,,2", ",1", "1,2,", "1,,", "-1", "1,-2", str(vocab), f"1,{vocab}", "99999999999", "1.5", "1,x", "no/such/file", prog.folder.name, prog.write(b"1 2 x"), prog.write(os.urandom(400)),
                prog.write(b""), prog.write(b"1\x002"), prog.write("1 " * 300000)]
     for ids in bad_ids:
         r = prog.run("logits", "--model", g.model, "--ids", ids, "--output", out)

@@ -101,13 +101,15 @@ static bool has_range(const struct di_option *o)
     return o->min != 0 || o->max != 0;
 }
 
-/* " between 0 and 2", " of at least 1" or "". Limits beyond 1e15 stand for none. */
+/* " between 0 and 2", " of at least 1" or "". Limits beyond 1e15 stand for none, or for the largest whole number. */
 static void range_text(const struct di_option *o, char *s, size_t cap)
 {
     s[0] = 0;
     if (!has_range(o))
         return;
-    if (o->max > 1e15)
+    if (o->max > 1e15 && o->type == DI_OPT_INT)
+        snprintf(s, cap, " of at least %.15g and at most %lld", o->min, (long long)INT64_MAX);
+    else if (o->max > 1e15)
         snprintf(s, cap, " of at least %.15g", o->min);
     else if (o->min < -1e15)
         snprintf(s, cap, " of at most %.15g", o->max);

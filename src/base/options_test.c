@@ -143,7 +143,7 @@ static void test_refused_flags(void **state)
         {"--model=m|--max-tokens=1.5", "--max-tokens must be a whole number"},
         {"--model=m|--max-tokens= 1", "--max-tokens must be a whole number"},
         {"--model=m|--max-tokens=", "--max-tokens must be a whole number"},
-        {"--model=m|--seed=99999999999999999999", "--seed must be a whole number of at least 0"},
+        {"--model=m|--seed=99999999999999999999", "--seed must be a whole number of at least 0 and at most 9223372036854775807"},
         {"--model=m|--seed=-1", "--seed must be a whole number of at least 0"},
         {"--model=m|--temperature=nan", "--temperature must be a number between 0 and 2, not \"nan\""},
         {"--model=m|--temperature=2.1", "--temperature must be a number between 0 and 2"},

@@ -84,10 +84,10 @@ static void take_end(struct di_answer *a, const di_output *out)
 int di_answer_take(void *user, const di_output *out)
 {
     static const enum di_parse_event_kind kinds[] = {[DI_OUTPUT_TEXT] = DI_EVENT_CONTENT,
-                                               [DI_OUTPUT_REASONING] = DI_EVENT_REASONING,
-                                               [DI_OUTPUT_CALL] = DI_EVENT_CALL,
-                                               [DI_OUTPUT_ARGUMENTS] = DI_EVENT_ARGUMENTS,
-                                               [DI_OUTPUT_RECOVERED] = DI_EVENT_RECOVER};
+                                                     [DI_OUTPUT_REASONING] = DI_EVENT_REASONING,
+                                                     [DI_OUTPUT_CALL] = DI_EVENT_CALL,
+                                                     [DI_OUTPUT_ARGUMENTS] = DI_EVENT_ARGUMENTS,
+                                                     [DI_OUTPUT_RECOVERED] = DI_EVENT_RECOVER};
     struct di_answer *a = user;
     if (out->kind == DI_OUTPUT_TOKEN)
         take_token(a, out);
@@ -240,6 +240,22 @@ static bool set_add(struct di_str_set *s, struct di_str name)
     return true;
 }
 
+/* What only a conversation has. */
+static const char *const of_chats[] = {
+    "tools",
+    "tool_choice",
+    "parallel_tool_calls",
+    "functions",
+    "function_call",
+    "thinking",
+    "reasoning_effort",
+    "chat_template_kwargs",
+    "continue_final_message",
+    "add_generation_prompt",
+    "include_reasoning",
+    "reasoning_history",
+};
+
 /* Fields that requests may have: those that the chat encoding reads, and those that clients send and everybody may ignore
  * (spec/encoding.md §4.2). */
 static const char *const known[] = {
@@ -248,11 +264,6 @@ static const char *const known[] = {
     "prompt",
     "prompt_token_ids",
     "model",
-    "tools",
-    "tool_choice",
-    "parallel_tool_calls",
-    "functions",
-    "function_call",
     "response_format",
     "structured_outputs",
     "guided_json",
@@ -262,11 +273,6 @@ static const char *const known[] = {
     "json_schema",
     "regex",
     "ebnf",
-    "thinking",
-    "reasoning_effort",
-    "chat_template_kwargs",
-    "continue_final_message",
-    "add_generation_prompt",
     "temperature",
     "top_p",
     "top_k",
@@ -294,7 +300,6 @@ static const char *const known[] = {
     "prompt_logprobs",
     "stream",
     "stream_options",
-    "include_reasoning",
     "thinking_token_budget",
     "truncate_prompt_tokens",
     "priority",
@@ -309,17 +314,26 @@ static const char *const known[] = {
     "cache_salt",
     "prompt_cache_key",
     "session_id",
-    "reasoning_history",
 };
 
-void di_answer_warn_unknown(struct di_str_set *warned, const struct di_json *request, int64_t line, bool quiet)
+static bool is_among(struct di_str name, const char *const *names, size_t n)
 {
-    for (const struct di_json *m = request->child; m && !quiet && warned->n < 20; m = m->next) {
-        bool found = false;
-        for (size_t i = 0; i < sizeof known / sizeof *known && !found; i++)
-            found = di_str_eqc(m->key, known[i]);
-        if (!found && set_add(warned, m->key))
-            fprintf(stderr, "deepinfer generate: line %lld: the unknown field \"%.*s\" is ignored\n", (long long)line,
-                    (int)(m->key.n > 60 ? 60 : m->key.n), m->key.p);
+    for (size_t i = 0; i < n; i++)
+        if (di_str_eqc(name, names[i]))
+            return true;
+    return false;
+}
+
+void di_answer_warn(struct di_str_set *warned, const struct di_json *request, bool raw, int64_t line)
+{
+    for (const struct di_json *m = request->child; m && warned->n < 20; m = m->next) {
+        bool of_chat = is_among(m->key, of_chats, sizeof of_chats / sizeof *of_chats);
+        if (is_among(m->key, known, sizeof known / sizeof *known) || (of_chat && !raw) || !set_add(warned, m->key))
+            continue;
+        int n = (int)(m->key.n > 60 ? 60 : m->key.n);
+        fprintf(stderr,
+                of_chat ? "deepinfer generate: line %lld: the field \"%.*s\" means nothing beside a raw prompt and is ignored\n"
+                        : "deepinfer generate: line %lld: the unknown field \"%.*s\" is ignored\n",
+                (long long)line, n, m->key.p);
     }
 }

@@ -116,8 +116,9 @@ static di_status read_line(struct run *r, struct job *j, struct di_str text, boo
     TRY(di_json_parse(text, &limits, &arena, &request, err));
     CHECK(di_json_is(request, DI_JSON_OBJECT), err, DI_ERR_INVALID, "", "a line must be an object, not %s", di_json_type_name(request));
     TRY(keep_id(j, di_json_get(request, "id"), err));
-    di_answer_warn_unknown(&r->warned, request, j->line, r->o->load.quiet);
     *raw = !di_json_get(request, "messages");
+    if (!r->o->load.quiet)
+        di_answer_warn(&r->warned, request, *raw, j->line);
     CHECK(!*raw || di_json_get(request, "prompt") || di_json_get(request, "prompt_token_ids"), err, DI_ERR_INVALID, "",
           "a request needs messages, prompt or prompt_token_ids");
 out:

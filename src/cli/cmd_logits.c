@@ -33,11 +33,14 @@ static di_status parse_list(struct di_str s, struct di_ids *ids, di_error *err)
     CHECK(s.n == 0 || !memchr(s.p, 0, s.n), err, DI_ERR_INVALID, "ids", "the list has a zero byte in it");
     memcpy(copy, s.p, s.n);
     copy[s.n] = 0;
+    int commas = 0; /* since the last id */
     for (char *p = copy; *p;) {
         if (strchr(", \t\r\n[]", *p)) {
-            p++;
+            commas += *p++ == ',';
             continue;
         }
+        CHECK(commas <= (ids->n > 0), err, DI_ERR_INVALID, "ids", "entry %zu is missing: there is a comma too many", ids->n);
+        commas = 0;
         char *end;
         errno = 0;
         long id = strtol(p, &end, 10);
@@ -48,6 +51,7 @@ static di_status parse_list(struct di_str s, struct di_ids *ids, di_error *err)
         p = end;
     }
     CHECK(ids->n > 0, err, DI_ERR_INVALID, "ids", "the list is empty; at least one id is needed");
+    CHECK(commas == 0, err, DI_ERR_INVALID, "ids", "entry %zu is missing: there is a comma too many", ids->n);
 out:
     di_free(copy);
     return status;
