@@ -19,8 +19,11 @@ struct di_keys {
 
 static void key_put(struct di_key *key)
 {
-    if (--key->holders == 0)
-        di_free(key);
+    if (--key->holders > 0)
+        return;
+    if (key->before)
+        key_put(key->before);
+    di_free(key);
 }
 
 void di_keys_destroy(struct di_keys *k)
@@ -161,15 +164,27 @@ static di_status add_line(struct di_keys *k, const struct di_keys *before, struc
     }
     key->tokens = bucket_room(key);
     struct di_key *old = find_hash(before, key->hash);
-    if (old && strcmp(old->name, key->name) == 0) { /* the same key with its present account, and the new limits */
+    if (old && strcmp(old->name, key->name) == 0) { /* it will take the place of the new one, see keep_accounts */
+        key->before = old;
+        old->holders++;
+    }
+    return add_key(k, key) ? DI_OK : di_fail(err, DI_ERR_MEMORY, where, "out of memory");
+}
+
+/* The file is good: keys that stand in both tables keep their accounts and get the new limits. */
+static void keep_accounts(struct di_keys *k)
+{
+    for (size_t i = 0; i < k->count; i++) {
+        struct di_key *key = k->items[i], *old = key->before;
+        if (!old)
+            continue;
         old->per_minute = key->per_minute;
         old->concurrency = key->concurrency;
         old->tokens = fmin(old->tokens, bucket_room(old));
-        old->holders++;
-        di_free(key);
-        key = old;
+        key->before = NULL;
+        key_put(key);
+        k->items[i] = old;
     }
-    return add_key(k, key) ? DI_OK : di_fail(err, DI_ERR_MEMORY, where, "out of memory");
 }
 
 static di_status parse_file(struct di_keys *k, const struct di_keys *before, struct di_str text, const char *path, di_error *err)
@@ -198,6 +213,7 @@ di_status di_keys_load(const char *path, const struct di_keys *before, struct di
     TRY(di_file_read(path, MAX_FILE, &text, err));
     TRY(parse_file(k, before, di_buf_str(&text), path, err));
     CHECK(k->count, err, DI_ERR_FORMAT, path, "has no key");
+    keep_accounts(k);
 out:
     di_buf_fini(&text);
     if (status != DI_OK) {

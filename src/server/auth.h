@@ -20,8 +20,9 @@ struct di_key {
     int running;       /* now */
     double tokens;     /* of the bucket that per_minute fills; holds at most what 10 s fill, at least 1 */
     int64_t filled_ns;
-    uint64_t requests; /* admitted since start */
-    int holders;       /* requests under way that point here */
+    uint64_t requests;     /* admitted since start */
+    int holders;           /* requests under way that point here */
+    struct di_key *before; /* private: of the table in use, while a file is read */
 };
 
 struct di_keys;
