@@ -21,7 +21,7 @@ class EngineConfig(Structure):
     _fields_ = [("size", c_size_t), ("model", c_char_p), ("isa", c_char_p), ("numerics", c_char_p), ("threads", c_int32),
                 ("max_batch", c_int32), ("prefill_chunk", c_int32), ("cache_blocks", c_int32), ("no_reuse", c_int32), ("state_slots", c_int32), ("context", c_int64), ("seed", c_int64),
                 ("progress", Progress), ("progress_context", c_void_p), ("max_unread", c_int32),
-                ("turn_memory", c_int64), ("turn_memory_bytes", c_int64)]
+                ("turn_memory", c_int64), ("turn_memory_bytes", c_int64), ("replay", c_char_p), ("replay_rows", c_int32)]
 
 
 class MemoryPlan(Structure):
@@ -60,7 +60,7 @@ class Output(Structure):
                 ("reasoning_tokens", c_int64), ("cached_tokens", c_int64), ("error", POINTER(Error)), ("start", c_int), ("thinking", c_int32),
                 ("phase", c_int), ("call_id", c_char_p), ("call_space", c_char_p), ("call_custom", c_int32), ("queue_ms", c_double),
                 ("first_token_ms", c_double), ("total_ms", c_double), ("miss", c_int), ("miss_position", c_int64),
-                ("unconstrained", c_int32)]
+                ("unconstrained", c_int32), ("skipped_rows", c_int64), ("approximate", c_int32)]
 
 
 class RequestDefaults(Structure):
@@ -74,7 +74,7 @@ class Submission(Structure):
                 ("forced", POINTER(c_int32)), ("n_forced", c_size_t), ("priority", c_int32), ("tenant", c_uint64), ("deadline_ms", c_int64),
                 ("on_output", c_void_p), ("user", c_void_p), ("report_start", c_int32), ("sample", c_int32),
                 ("n_samples", c_int32), ("after", c_int64), ("save_at", POINTER(c_int32)), ("n_save_at", c_size_t), ("fork_at", c_int64),
-                ("defaults", POINTER(RequestDefaults))]
+                ("defaults", POINTER(RequestDefaults)), ("replay", c_char_p)]
 
 
 class Stats(Structure):
@@ -85,7 +85,7 @@ class Stats(Structure):
                                               "miss_bounded", "evicted_blocks", "states_saved", "states_restored", "prompt_tokens", "generated_tokens",
                                               "ended_stop", "ended_length", "ended_tool_calls", "ended_cancelled", "ended_deadline",
                                               "ended_error", "miss_other_tenant")]
-    _fields_.append(("held_slots", c_int32))
+    _fields_ += [("held_slots", c_int32), ("bounded_starts", c_uint64), ("skipped_rows", c_uint64)]
 
 
 HISTOGRAM_EDGES_MAX = 47

@@ -85,12 +85,16 @@ di_status di_load_engine(const struct di_load_options *o, di_engine **out, di_er
     c.context = o->context;
     c.no_reuse = !o->reuse;
     c.state_slots = (int32_t)o->states;
+    c.replay = o->replay;
+    c.replay_rows = (int32_t)o->replay_rows;
     if (!o->quiet) {
         TRY(di_engine_plan(&c, &opening.plan, sizeof opening.plan, err));
         c.progress = on_progress;
         c.progress_context = &opening;
     }
     TRY(di_engine_open(&c, out, err));
+    if (o->replay && strcmp(o->replay, "exact") != 0)
+        fprintf(stderr, "note: with --replay %s the answers to long prompts are approximate\n", o->replay);
 out:
     return status;
 }

@@ -10,7 +10,8 @@
 
 struct di_load_options {
     const char *model, *backend, *isa, *numerics;
-    int64_t threads, max_batch, prefill_chunk, context, states;
+    const char *replay;
+    int64_t threads, max_batch, prefill_chunk, context, states, replay_rows;
     bool reuse, quiet;
 };
 
@@ -52,20 +53,35 @@ struct di_load_options {
     }
 
 /* Further rows of commands whose requests may share prefixes. */
-#define DI_REUSE_ROWS(TYPE, REUSE)                                                                                               \
-    {"reuse",                                                                                                                    \
-     DI_OPT_BOOL,                                                                                                                \
-     offsetof(TYPE, load.reuse),                                                                                                 \
-     REUSE,                                                                                                                      \
-     0,                                                                                                                          \
-     0,                                                                                                                          \
-     NULL,                                                                                                                       \
-     NULL,                                                                                                                       \
-     "Reuse what earlier requests computed for the same beginning. The answers are the same bits; only cached_tokens shows it.", \
-     false},                                                                                                                     \
-    {                                                                                                                            \
-        "state-slots", DI_OPT_INT, offsetof(TYPE, load.states), "0", 0, 4096, NULL, "N",                                         \
-            "Snapshots of request state kept for --reuse; 0 is 64, or twice --max-batch if that is more.", false                 \
+#define DI_REUSE_ROWS(TYPE, REUSE)                                                                                                         \
+    {"reuse",                                                                                                                              \
+     DI_OPT_BOOL,                                                                                                                          \
+     offsetof(TYPE, load.reuse),                                                                                                           \
+     REUSE,                                                                                                                                \
+     0,                                                                                                                                    \
+     0,                                                                                                                                    \
+     NULL,                                                                                                                                 \
+     NULL,                                                                                                                                 \
+     "Reuse what earlier requests computed for the same beginning. The answers are the same bits; only cached_tokens shows it.",           \
+     false},                                                                                                                               \
+        {"state-slots", DI_OPT_INT, offsetof(TYPE, load.states),                                                                           \
+         "0",           0,          4096,                                                                                                  \
+         NULL,          "N",        "Snapshots of request state kept for --reuse; 0 is 64, or twice --max-batch if that is more.",         \
+         false},                                                                                                                           \
+        {"replay",                                                                                                                         \
+         DI_OPT_CHOICE,                                                                                                                    \
+         offsetof(TYPE, load.replay),                                                                                                      \
+         "exact",                                                                                                                          \
+         0,                                                                                                                                \
+         0,                                                                                                                                \
+         "exact|bounded|mask",                                                                                                             \
+         NULL,                                                                                                                             \
+         "bounded: half of the layers computes the last --replay-rows tokens of a prompt only; faster, approximate. mask: the same bits, " \
+         "all rows computed (for tests).",                                                                                                 \
+         false},                                                                                                                           \
+    {                                                                                                                                      \
+        "replay-rows", DI_OPT_INT, offsetof(TYPE, load.replay_rows), "0", 0, 1 << 30, NULL, "N",                                           \
+            "Tokens at the end of a prompt that --replay bounded computes in all layers; 0 is the window and twelve: 140 for 128.", false  \
     }
 
 /* An engine with these options; the memory plan and progress go to stderr. *out is closed with di_engine_close. */

@@ -42,6 +42,8 @@ static void add_counters(struct di_buf *b, const di_engine_stats *s)
                    {"evicted_blocks", s->evicted_blocks},
                    {"states_saved", s->states_saved},
                    {"states_restored", s->states_restored},
+                   {"bounded_starts", s->bounded_starts},
+                   {"skipped_rows", s->skipped_rows},
                    {"compute_us", s->compute_ns / 1000},
                    {"gap_us", s->gap_ns / 1000},
                    {"host_us", s->host_ns / 1000}};
@@ -126,11 +128,9 @@ static void add_value(struct di_buf *b, double x, bool seconds)
     while (seconds && x < units[i].least)
         i++;
     double shown = seconds ? x * units[i].factor : x;
-    di_buf_addf(b, " %7.*f%s",
-                shown < 10 && (seconds || shown != (double)(int64_t)shown) ? 2
-                : shown < 100 && seconds                                   ? 1
-                                                                           : 0,
-                shown, seconds ? units[i].unit : "  ");
+    int decimals = shown < 10 && (seconds || shown != (double)(int64_t)shown) ? 2 : shown < 100 && seconds ? 1 : 0;
+    const char *unit = seconds ? units[i].unit : "";
+    di_buf_addf(b, " %*.*f%s", 9 - (int)strlen(unit), decimals, shown, unit);
 }
 
 void di_stats_write_table(struct di_buf *b, di_engine *engine)

@@ -103,7 +103,14 @@ static di_status fit(const di_engine_config *c, const struct di_config *model, s
                                     .context = c->context,
                                     .cache_blocks = c->cache_blocks,
                                     .no_reuse = c->no_reuse != 0,
-                                    .states = c->no_reuse ? 0 : slots};
+                                    .states = c->no_reuse ? 0 : slots,
+                                    .replay_rows = c->replay_rows};
+    if (c->replay && !di_replay_by_name(c->replay, &core->replay))
+        return di_fail(err, DI_ERR_INVALID, "replay", "\"%s\" is neither exact nor bounded", c->replay);
+    struct di_replay_rules rules;
+    di_status status = di_replay_rules_init(&rules, model, core->replay, core->replay_rows, err);
+    if (status != DI_OK)
+        return status;
     params->max_rows = di_core_max_rows(core);
     params->max_context = di_core_context(model, core);
     return DI_OK;

@@ -231,6 +231,8 @@ static void record_facts(di_output *out, const struct di_completion *c)
     out->total_ms = ms_of(f->total_ns >= 0 ? f->total_ns : di_clock_ns() - c->schedule.arrived_ns); /* the core did not know it */
     out->miss = (di_miss_reason)f->miss;
     out->miss_position = f->miss_at;
+    out->skipped_rows = f->skipped;
+    out->approximate = f->bounded;
 }
 
 void di_api_request_end(struct di_api_request *r, enum di_end end, const di_error *err)

@@ -275,6 +275,9 @@ static di_status prepare(struct di_api_request *r, const di_submission *s, di_er
                                       .save_at = r->save_at,
                                       .n_save_at = s->n_save_at,
                                       .arrived_ns = di_clock_ns()};
+    if (s->replay)
+        CHECK(di_replay_by_name(s->replay, &c->schedule.replay), err, DI_ERR_INVALID, "replay", "\"%s\" is neither exact nor bounded",
+              s->replay);
     c->schedule.deadline_ns = s->deadline_ms ? c->schedule.arrived_ns + s->deadline_ms * 1000000 : 0;
     di_api_request_listen(r, s->report_start != 0);
 out:
@@ -459,6 +462,8 @@ di_status di_api_request_start(struct di_api_request *r, di_error *err)
     if (r->branches) {
         CHECK(p, err, DI_ERR_NOT_FOUND, "parent", "request %lld was over before the branch could begin", (long long)r->after);
         c->schedule.tenant = p->answer->schedule.tenant;
+        if (c->schedule.replay == DI_REPLAY_DEFAULT)
+            c->schedule.replay = p->answer->schedule.replay;
         TRY(di_completion_branch(c, p->answer, r->fork_at, r->as_parent, e->context, err));
     }
     TRY(di_completion_submit(c, e->core, &r->core_id, err));
