@@ -73,6 +73,17 @@ static void make(struct request *r, int vocab)
     }
 }
 
+/* Somebody's prompt again, but for its last few tokens: snapshots are resumed before their end, and taken again soon after. */
+static void resend(struct request *r, const struct request *old)
+{
+    int cut = (int)(rng() % 4);
+    r->n_prompt = old->n_prompt > cut ? old->n_prompt - cut : 1;
+    r->tenant = old->tenant;
+    memcpy(r->prompt, old->prompt, sizeof r->prompt);
+    if (rng() % 2)
+        r->prompt[r->n_prompt - 1] = (r->prompt[r->n_prompt - 1] + 1) % 50;
+}
+
 static void submit(struct di_core *e, struct request *r, struct answer *a)
 {
     *a = (struct answer){.request = r};
@@ -151,6 +162,8 @@ static void run_cases(const char *config, int cases, int states, int blocks, uin
     for (int sent = 0; busy || sent < cases;) {
         while (sent < cases && di_core_stats(warm).waiting < 4) {
             make(&r[sent], m->c->vocab_size);
+            if (sent > 6 && rng() % 3 == 0)
+                resend(&r[sent], &r[sent - 1 - (int)(rng() % 6)]);
             submit(warm, &r[sent], &a[sent]);
             sent++;
         }
