@@ -121,8 +121,9 @@ typedef struct di_model_info {
     int64_t context;  /* tokens of one request */
     int32_t vocab_size, bos_id, eos_id, pad_id;
     int32_t max_batch, cache_blocks;
-    const char *digest; /* 64 hexadecimal digits over weights and configuration: a key for what is computed with them. docs/c-api.md says how far it
-                         * can be trusted. Lives as long as the engine */
+    /* 64 hexadecimal digits over weights and configuration, for keys of what is computed with them; docs/c-api.md says how far they can be trusted. Lives
+     * as long as the engine. */
+    const char *digest;
 } di_model_info;
 DI_API di_status di_engine_info(const di_engine *engine, di_model_info *out, size_t size, di_error *err);
 
@@ -236,7 +237,7 @@ typedef struct di_output {
     float logprob; /* TOKEN; NaN unless asked for */
     uint32_t n_alternatives;
     const di_alternative *alternatives; /* TOKEN: the likeliest tokens, falling */
-    const char *text;                   /* [text_bytes], a 0 byte behind it; "" if the kind has none. FINISHED: the stop string that was found */
+    const char *text;                   /* [text_bytes], a 0 byte behind it; "" if the kind has none. FINISHED: the stop string if one ended it */
     size_t text_bytes;
     di_end_reason reason; /* FINISHED, like all that follows */
     int32_t stop_index;   /* which stop string, or -1 */
