@@ -19,10 +19,11 @@ struct request {
     int64_t n_reached;   /* most rows that were computed so far: they can be reused */
     int passed_over;
     bool cancelled;
-    struct request *leader; /* di_request.after while it lives */
-    int64_t n_common;       /* this one is ready when the leader has reached so many rows */
-    int n_followers;        /* requests that name this one as their leader */
-    int32_t tokens[];       /* [n_prompt + max_tokens]; the pipeline appends */
+    struct request *leader; /* di_request.after while it lives, or one that is just computing the same beginning (guessed) */
+    bool guessed;
+    int64_t n_common; /* this one is ready when the leader has reached so many rows */
+    int n_followers;  /* requests that name this one as their leader */
+    int32_t tokens[]; /* [n_prompt + max_tokens]; the pipeline appends */
 };
 
 /* FREE -> RUNNING -> LEAVING (nothing more is scheduled; results of launches up to `fence` are out) -> FREE. */
@@ -165,6 +166,7 @@ di_status di_core_create(struct di_model *model, const struct di_core_config *co
                              .compute = compute_model,
                              .ctx = model,
                              .numerics = model->be->ops->name};
+    memcpy(n.model_digest, model->digest, sizeof n.model_digest);
     *out = NULL;
     if (model->params.max_rows < di_core_max_rows(config) || model->params.max_context < n.context)
         return di_fail(err, DI_ERR_INTERNAL, "engine", "the model was opened for %d rows and %lld tokens, fewer than the engine uses",
@@ -180,14 +182,20 @@ static void free_request(struct request *q)
     di_free(q);
 }
 
-/* A request that its owner has been told the end of. Those that wait for it wait no longer. */
+/* Those that wait for p wait no longer. */
+static void leave_leader(struct di_core *e, struct request *p, bool guessed_only)
+{
+    for (struct request *q = e->queue; q && p->n_followers; q = q->next)
+        if (q->leader == p && (q->guessed || !guessed_only)) {
+            q->leader = NULL;
+            p->n_followers--;
+        }
+}
+
+/* A request that its owner has been told the end of. */
 static void drop_request(struct di_core *e, struct request *q)
 {
-    for (struct request *f = e->queue; f && q->n_followers; f = f->next)
-        if (f->leader == q) {
-            f->leader = NULL;
-            q->n_followers--;
-        }
+    leave_leader(e, q, false);
     if (q->leader)
         q->leader->n_followers--;
     free_request(q);
@@ -271,6 +279,7 @@ static void retire(struct di_core *e, uint64_t done)
         if (s->over) {
             drop_request(e, s->req);
         } else {
+            leave_leader(e, s->req, true); /* who knows for how long it waits */
             s->req->n_resume = s->req->n_done;
             enqueue(e, s->req, true);
         }
@@ -404,16 +413,64 @@ static int64_t next_save(const struct di_core *e, const struct slot *s)
     return next == INT64_MAX ? 0 : next;
 }
 
+static int64_t common_tokens(const struct request *a, int64_t n_a, const struct request *b, int64_t n_b)
+{
+    int64_t n = 0, most = n_a < n_b ? n_a : n_b;
+    while (n < most && a->tokens[n] == b->tokens[n])
+        n++;
+    return n;
+}
+
+/* A waiting q whose prompt begins like that of p, which is running and has not come so far, waits for it: both would only share the row budget to
+ * compute the same rows twice. Never behind a worse priority, never for one that is not running. */
+static void guess_leader(const struct di_core *e, struct request *p, struct request *q)
+{
+    bool alike = q->r.tenant == p->r.tenant && q->r.space == p->r.space && q->r.priority >= p->r.priority && q->n_resume == q->r.n_prompt &&
+                 di_replay_mode_of(&e->replay, p->r.replay) == di_replay_mode_of(&e->replay, q->r.replay);
+    if (p == q || !alike || (q->leader && !q->guessed) || !e->reuse || !e->config.states)
+        return;
+    int64_t n = common_tokens(p, p->r.n_prompt, q, q->r.n_prompt);
+    if (n < DI_BLOCK_TOKENS || n <= p->n_reached || (q->leader && n <= q->n_common))
+        return;
+    if (q->leader)
+        q->leader->n_followers--;
+    q->leader = p;
+    q->guessed = true;
+    q->n_common = n;
+    p->n_followers++;
+}
+
+/* Of the running ones. */
+static void guess_leaders(struct di_core *e, struct request *q)
+{
+    for (int i = 0; i < e->config.max_batch; i++) {
+        struct slot *s = &e->slots[i];
+        if (s->state == SLOT_RUNNING && s->n_computed < s->req->r.n_prompt) {
+            guess_leader(e, s->req, q);
+            s->save_at = next_save(e, s);
+        }
+    }
+}
+
+/* p starts: the next ones of the queue may wait for it. */
+#define LOOK_AHEAD 64
+static void guess_followers(struct di_core *e, struct request *p)
+{
+    struct request *q = e->queue;
+    for (int i = 0; q && i < LOOK_AHEAD; i++, q = q->next)
+        guess_leader(e, p, q);
+}
+
 /* Let q wait for the request that it names, and see to it that the state is kept where they part: now if it is there, else when it is reached. */
 static void follow(struct di_core *e, struct request *q)
 {
     int slot;
     struct request *p = e->reuse && q->r.after < q->id ? find(e, q->r.after, &slot) : NULL;
-    int64_t n = 0;
+    if (!q->r.after)
+        guess_leaders(e, q);
     if (!p || p->r.tenant != q->r.tenant)
         return;
-    while (n < q->r.n_prompt && n < p->n_done && q->tokens[n] == p->tokens[n])
-        n++;
+    int64_t n = common_tokens(p, p->n_done, q, q->r.n_prompt);
     q->n_common = n < p->r.n_prompt ? n : p->r.n_prompt; /* what is behind the prompt is there, but for the row under way */
     q->leader = p;
     p->n_followers++;
@@ -543,7 +600,8 @@ static bool start(struct di_core *e, struct di_launch *l, int slot, struct reque
     struct slot *s = &e->slots[slot];
     int64_t total = q->r.n_prompt + q->r.max_tokens;
     int64_t tail = di_replay_tail(&e->replay, q->r.replay, q->r.n_prompt);
-    struct di_reuse_ask ask = {.tokens = q->tokens, .n = q->n_resume, .total = total, .tenant = q->r.tenant, .space = q->r.space, .tail = tail};
+    struct di_reuse_ask ask = {
+        .tokens = q->tokens, .n = q->n_resume, .total = total, .tenant = q->r.tenant, .space = q->r.space, .tail = tail};
     struct di_reuse_start from = {.replay.tail = (int32_t)tail};
     if (e->reuse ? !di_reuse_begin(e->reuse, slot, &ask, &from) : !di_kv_reserve(e->store, slot, total))
         return false;
@@ -564,6 +622,7 @@ static bool start(struct di_core *e, struct di_launch *l, int slot, struct reque
         q->leader->n_followers--;
     q->leader = NULL;
     q->n_reached = q->n_reached > from.row ? q->n_reached : from.row;
+    guess_followers(e, q);
     s->save_at = next_save(e, s);
     if (q->r.on_start)
         q->r.on_start(q->r.ctx, from.row);

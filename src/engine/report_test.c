@@ -156,7 +156,8 @@ static void report_59_steady_batches_lose_no_slot_and_no_block(void **state)
     for (int round = 0; round < 300; round++) {
         struct di_watch w[8];
         for (int i = 0; i < 8; i++) {
-            w[i] = watch(room[i], 1 + (int)(rng() % 200), 1 + (int)(rng() % 56), rng() % 200 + 1);
+            /* those of one round begin differently: nobody waits for another's beginning */
+            w[i] = watch(room[i], 1 + (int)(rng() % 200), 1 + (int)(rng() % 56), rng() % 25 * 8 + (uint32_t)i + 1);
             w[i].stop_after = (int)(rng() % 40);
             send(&f, &w[i]);
         }
