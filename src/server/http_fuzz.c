@@ -31,7 +31,8 @@ static void fuzz_head(struct di_str in, size_t step)
     if (whole <= 0)
         return;
     check_within(in, a.method);
-    check_within(in, a.path);
+    if (!di_str_eqc(a.path, "/")) /* which may be ours: http://host has none */
+        check_within(in, a.path);
     check_within(in, a.query);
     assert(a.path.n > 0 && (size_t)whole <= in.n && !(a.chunked && a.has_length));
     for (size_t i = 0; i < a.n_headers; i++) {

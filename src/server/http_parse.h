@@ -26,7 +26,7 @@ struct di_http_head {
 
 /* Read the head at the start of `in`. Returns its bytes with the empty line, 0 if it is not complete, or minus an HTTP status; *why is then a static
  * sentence. *seen (0 at first) is where the search for the end goes on, so that a head that comes byte by byte is read in linear time. What *out
- * points to lies in `in`. `limit`: longest head, else 431. */
+ * points to lies in `in` or is static. `limit`: longest head, else 431. */
 int64_t di_http_parse_head(struct di_str in, size_t limit, size_t *seen, struct di_http_head *out, const char **why);
 
 /* The value of the first header of this name (any case), or an empty string with p = NULL. */
