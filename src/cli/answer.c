@@ -73,6 +73,8 @@ static void take_end(struct di_answer *a, const di_output *out)
     a->cached_tokens = out->cached_tokens;
     a->reasoning_tokens = out->reasoning_tokens;
     a->unconstrained = out->unconstrained;
+    a->approximate = out->approximate;
+    a->skipped_rows = out->skipped_rows;
     a->has_stop = out->stop_index >= 0;
     di_buf_add(&a->stop, out->text, out->text_bytes);
     if (out->error)
@@ -148,10 +150,12 @@ static void add_usage(struct di_buf *b, const struct di_answer *a)
                  {"completion_tokens", (int64_t)a->ids.n},
                  {"reasoning_tokens", a->reasoning_tokens},
                  {"drafted_tokens", 0},
-                 {"accepted_tokens", 0}};
+                 {"accepted_tokens", 0},
+                 {"skipped_rows", a->skipped_rows}};
+    size_t n = sizeof usage / sizeof *usage - (a->skipped_rows == 0); /* bounded replay alone has them */
     add_key(b, "usage");
     di_buf_addc(b, '{');
-    for (size_t i = 0; i < sizeof usage / sizeof *usage; i++) {
+    for (size_t i = 0; i < n; i++) {
         add_key(b, usage[i].key);
         di_buf_addf(b, "%lld", (long long)usage[i].value);
     }
@@ -185,6 +189,10 @@ void di_answer_write(struct di_buf *b, const struct di_json *id, const struct di
         di_buf_adds(b, "], \"reasoning_content\": [");
         di_buf_addv(b, di_buf_str(&a->logprobs[1]));
         di_buf_adds(b, "]}");
+    }
+    if (a->approximate) {
+        add_key(b, "approximate");
+        di_buf_adds(b, "true");
     }
     if (a->unconstrained) {
         add_key(b, "constrained");

@@ -14,9 +14,9 @@ struct di_answer {
     struct di_ids ids;
     struct di_buf logprobs[2]; /* entries of the content and of the reasoning, separated by commas */
     struct di_buf stop;        /* the stop string that ended it */
-    bool done, has_logprobs, has_stop, unconstrained;
+    bool done, has_logprobs, has_stop, unconstrained, approximate;
     di_end_reason reason;
-    int64_t prompt_tokens, cached_tokens, reasoning_tokens;
+    int64_t prompt_tokens, cached_tokens, reasoning_tokens, skipped_rows;
     di_error err; /* DI_OK, or why it failed */
 };
 /* A di_submission's on_output; `user` is the struct di_answer. */
