@@ -4,7 +4,6 @@
 
 #include "base/file.h"
 #include "base/json.h"
-#include "base/philox.h"
 #include "server/response_store.h"
 #include "text/parser.h"
 
@@ -359,8 +358,8 @@ static void check_case(const struct di_json *r, const char *protocol, enum di_ro
     flush_line(&ours);
     flush_line(&theirs);
     if (!di_str_eq(di_buf_str(&ours.lines), di_buf_str(&theirs.lines)))
-        fail_msg("%.*s %s\nours:\n%s\ntheirs:\n%s\n", (int)di_json_get(r, "id")->text.n, di_json_get(r, "id")->text.p, protocol, ours.lines.p,
-                 theirs.lines.p);
+        fail_msg("%.*s %s\nours:\n%s\ntheirs:\n%s\n", (int)di_json_get(r, "id")->text.n, di_json_get(r, "id")->text.p, protocol,
+                 ours.lines.p, theirs.lines.p);
     di_exchange_destroy(p.x);
     di_arena_fini(&events.arena);
     di_buf_fini(&ours.lines);
@@ -397,10 +396,413 @@ static void test_recorded_streams(void **state)
     di_buf_fini(&file);
 }
 
+/* ---------------------------------------------------------------- submissions */
+
+static void same_text(const struct di_buf *b, const char *want)
+{
+    assert_string_equal(b->p ? b->p : "", want);
+}
+
+static void test_submissions(void **state)
+{
+    (void)state;
+    struct di_exchange_request r = {.route = DI_ROUTE_CHAT, .body = DI_STR("{\"n\": 3, \"priority\": -2}"), .tenant = 9};
+    struct di_exchange *x;
+    struct di_http_error e;
+    di_submission s;
+    assert_int_equal(di_exchange_create(&plain, &r, &x, &e), DI_OK);
+    assert_int_equal(di_exchange_submissions(x), 3);
+    for (int i = 0; i < 3; i++) {
+        di_exchange_submission(x, (size_t)i, &s);
+        assert_string_equal(s.protocol, "chat");
+        assert_int_equal(s.json_bytes, r.body.n);
+        assert_int_equal(s.tenant, 9);
+        assert_int_equal(s.priority, -2);
+        assert_int_equal(s.sample, i);
+        assert_int_equal(s.n_samples, 3);
+        assert_int_equal(s.after, i ? 41 : 0);
+        assert_true(s.report_start && s.defaults && s.defaults->seed > 0);
+        di_exchange_submitted(x, (size_t)i, 41 + i);
+    }
+    di_exchange_destroy(x);
+    struct di_exchange_setup fixed = plain;
+    fixed.fixed_seeds = true;
+    x = open_with(&fixed, DI_ROUTE_MESSAGES, "{}");
+    di_exchange_submission(x, 0, &s);
+    assert_null(s.defaults);
+    di_exchange_destroy(x);
+}
+
+static void test_bodies_of_completions(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *request, *bodies[3];
+        size_t n;
+    } cases[] = {
+        {"{\"prompt\":\"a\",\"top_k\":1,\"n\":2}", {"{\"stream_options\":null,\"top_k\":1,\"prompt\":\"a\"}"}, 2},
+        {"{\"prompt\":[\"a\",\"b\"],\"echo\":true}",
+         {"{\"stream_options\":null,\"prompt\":\"a\"}", "{\"stream_options\":null,\"prompt\":\"b\"}"},
+         2},
+        {"{\"prompt\":[5,6],\"best_of\":3}", {"{\"stream_options\":null,\"logprobs\":0,\"prompt_token_ids\":[5,6]}"}, 3},
+        {"{\"prompt\":[[5],[6,7]]}",
+         {"{\"stream_options\":null,\"prompt_token_ids\":[5]}", "{\"stream_options\":null,\"prompt_token_ids\":[6,7]}"},
+         2},
+        {"{\"prompt\":\"def f(\",\"suffix\":\")\"}",
+         {"{\"stream_options\":null,\"prompt\":\"<｜fim▁begin｜>def f(<｜fim▁hole｜>)<｜fim▁end｜>\"}"},
+         1},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct di_exchange *x = open_exchange(DI_ROUTE_COMPLETIONS, cases[i].request);
+        di_submission s;
+        size_t n_bodies = cases[i].bodies[1] ? 2 : 1;
+        assert_int_equal(di_exchange_submissions(x), cases[i].n);
+        for (size_t k = 0; k < cases[i].n; k++) {
+            di_exchange_submission(x, k, &s);
+            assert_string_equal(s.protocol, "completion");
+            assert_string_equal(s.json, cases[i].bodies[k * n_bodies / cases[i].n]);
+        }
+        di_exchange_destroy(x);
+    }
+}
+
+static void test_ids(void **state)
+{
+    (void)state;
+    static const struct {
+        enum di_route route;
+        const char *prefix;
+    } cases[] = {{DI_ROUTE_CHAT, "chatcmpl-"}, {DI_ROUTE_COMPLETIONS, "cmpl-"}, {DI_ROUTE_MESSAGES, "msg_"}, {DI_ROUTE_RESPONSES, "resp_"}};
+    struct di_exchange_setup real = plain;
+    real.random = NULL;
+    for (size_t i = 0; i < 4; i++) {
+        struct di_exchange *a = open_with(&real, cases[i].route, "{\"prompt\":\"x\"}"),
+                           *b = open_with(&real, cases[i].route, "{\"prompt\":\"x\",\"request_id\":\"a \\\"b\"}"),
+                           *c = open_with(&real, cases[i].route, "{\"prompt\":\"x\",\"request_id\":\"A-1_.z\",\"model\":\"gpt\"}");
+        char named[64];
+        snprintf(named, sizeof named, "%sA-1_.z", cases[i].prefix);
+        assert_int_equal(strlen(di_exchange_id(a)), strlen(cases[i].prefix) + 32);
+        assert_memory_equal(di_exchange_id(a), cases[i].prefix, strlen(cases[i].prefix));
+        assert_string_not_equal(di_exchange_id(a), di_exchange_id(b)); /* an id that needs quoting is not taken */
+        assert_int_equal(strlen(di_exchange_id(b)), strlen(di_exchange_id(a)));
+        assert_string_equal(di_exchange_id(c), named);
+        assert_string_equal(di_exchange_model(a), "DeepSeek-V4.1-Flash");
+        assert_string_equal(di_exchange_model(c), "gpt");
+        di_exchange_destroy(a);
+        di_exchange_destroy(b);
+        di_exchange_destroy(c);
+    }
+}
+
+/* ---------------------------------------------------------------- errors */
+
+static void test_refused_at_once(void **state)
+{
+    static const struct {
+        enum di_route route;
+        const char *body;
+        int status;
+        const char *code, *param, *part;
+    } cases[] = {
+        {DI_ROUTE_CHAT, "", 400, NULL, NULL, "byte"},
+        {DI_ROUTE_CHAT, "[]", 400, NULL, "", "must be a JSON object, not array"},
+        {DI_ROUTE_CHAT, "{\"model\":\"gpt-5\"}", 404, "model_not_found", "model", "\"gpt-5\" does not exist"},
+        {DI_ROUTE_MODEL, "", 404, NULL, "model", "does not exist"},
+        {DI_ROUTE_RESPONSE_GET, "", 404, NULL, "id", "no response with this id"},
+        {DI_ROUTE_RESPONSE_DELETE, "", 404, NULL, "id", "no response with this id"},
+        {DI_ROUTE_COMPLETIONS, "{}", 400, NULL, "prompt", "is missing"},
+        {DI_ROUTE_COMPLETIONS, "{\"prompt\":[]}", 400, NULL, "prompt", "not empty"},
+        {DI_ROUTE_COMPLETIONS, "{\"prompt\":5}", 400, NULL, "prompt", "must be a string"},
+        {DI_ROUTE_COMPLETIONS, "{\"prompt\":[1,\"a\"]}", 400, NULL, "prompt", "entry 1 is string"},
+        {DI_ROUTE_COMPLETIONS, "{\"prompt\":[\"a\",5]}", 400, NULL, "prompt", "number"},
+        {DI_ROUTE_COMPLETIONS, "{\"prompt\":\"a\",\"prompt_token_ids\":[1]}", 400, NULL, "prompt", "not both"},
+        {DI_ROUTE_COMPLETIONS, "{\"prompt\":[1],\"suffix\":\"a\"}", 400, NULL, "suffix", "is text"},
+        {DI_ROUTE_COMPLETIONS, "{\"prompt\":\"a\",\"suffix\":1}", 400, NULL, "suffix", "must be a string"},
+        {DI_ROUTE_COMPLETIONS, "{\"prompt\":\"a\",\"suffix\":\"b\",\"echo\":true}", 400, NULL, "echo", "suffix"},
+        {DI_ROUTE_COMPLETIONS, "{\"prompt\":\"a\",\"n\":0}", 400, NULL, "n", "1 to 128"},
+        {DI_ROUTE_COMPLETIONS, "{\"prompt\":\"a\",\"n\":1.5}", 400, NULL, "n", "1 to 128"},
+        {DI_ROUTE_COMPLETIONS, "{\"prompt\":\"a\",\"n\":3,\"best_of\":2}", 400, NULL, "best_of", "at least n"},
+        {DI_ROUTE_COMPLETIONS, "{\"prompt\":\"a\",\"best_of\":2,\"stream\":true}", 400, NULL, "best_of", "stream"},
+        {DI_ROUTE_COMPLETIONS, "{\"prompt\":\"a\",\"stream_options\":{}}", 400, NULL, "stream_options", "stream"},
+        {DI_ROUTE_COMPLETIONS, "{\"prompt\":[\"a\",\"b\",\"c\"],\"n\":100}", 400, NULL, "n", "more than the 128"},
+        {DI_ROUTE_TOKENIZE, "{}", 400, NULL, "prompt", "must be a string"},
+        {DI_ROUTE_DETOKENIZE, "{\"tokens\":\"x\"}", 400, NULL, "tokens", "list"},
+        {DI_ROUTE_DETOKENIZE, "{\"tokens\":[-1]}", 400, NULL, "tokens", "entry 0"},
+    };
+    struct di_exchange_setup strict = plain;
+    strict.reject_unknown_models = true;
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct di_exchange *x;
+        struct di_http_error e;
+        struct di_exchange_request r = {.route = cases[i].route, .body = di_str_c(cases[i].body), .id = DI_STR("nothing")};
+        if (di_exchange_create(&strict, &r, &x, &e) == DI_OK)
+            fail_msg("accepted: %s", cases[i].body);
+        assert_null(x);
+        assert_int_equal(e.status, cases[i].status);
+        if (!strstr(e.message, cases[i].part))
+            fail_msg("%s: %s", cases[i].body, e.message);
+        if (cases[i].param)
+            assert_string_equal(e.param, cases[i].param);
+        if (cases[i].code)
+            assert_string_equal(e.code, cases[i].code);
+    }
+}
+
+static void test_shapes_of_errors(void **state)
+{
+    (void)state;
+    struct di_http_error e;
+    struct di_buf b = {0};
+    di_http_error_set(&e, 429, NULL, NULL, "Too \"many\" requests");
+    di_http_error_write(DI_DIALECT_OPENAI, &e, DI_STR("req_1"), &b);
+    same_text(&b, "{\"error\":{\"message\":\"Too \\\"many\\\" "
+                  "requests\",\"type\":\"rate_limit_error\",\"param\":null,\"code\":\"rate_limit_exceeded\"}}");
+    di_buf_clear(&b);
+    di_http_error_write(DI_DIALECT_ANTHROPIC, &e, DI_STR("req_1"), &b);
+    same_text(&b, "{\"type\":\"error\",\"error\":{\"type\":\"rate_limit_error\",\"message\":\"Too \\\"many\\\" "
+                  "requests\"},\"request_id\":\"req_1\"}");
+    static const struct {
+        int status;
+        const char *type, *anthropic;
+    } kinds[] = {{400, "invalid_request_error", "invalid_request_error"},
+                 {401, "authentication_error", "authentication_error"},
+                 {404, "not_found_error", "not_found_error"},
+                 {413, "invalid_request_error", "request_too_large"},
+                 {418, "invalid_request_error", "invalid_request_error"},
+                 {500, "internal_error", "api_error"},
+                 {503, "service_unavailable", "overloaded_error"},
+                 {599, "internal_error", "api_error"}};
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        char part[64];
+        di_http_error_set(&e, kinds[i].status, NULL, NULL, "x");
+        assert_string_equal(e.type, kinds[i].type);
+        di_buf_clear(&b);
+        di_http_error_write(DI_DIALECT_ANTHROPIC, &e, (struct di_str){0}, &b);
+        snprintf(part, sizeof part, "{\"type\":\"%s\"", kinds[i].anthropic);
+        assert_non_null(strstr(b.p, part));
+    }
+    static const struct {
+        di_error err;
+        int status;
+        const char *code, *message;
+    } from[] = {{{DI_ERR_INVALID, "must be a string", "stop"}, 400, "", "stop: must be a string"},
+                {{DI_ERR_LIMIT, "the maximum context length is 9 tokens, but", "messages"},
+                 400,
+                 "context_length_exceeded",
+                 "messages: the maximum"},
+                {{DI_ERR_LIMIT, "too many", ""}, 400, "", "too many"},
+                {{DI_ERR_UNSUPPORTED, "no", "bad_words"}, 400, "unsupported", "bad_words: no"},
+                {{DI_ERR_NOT_FOUND, "no", ""}, 404, "", "no"},
+                {{DI_ERR_MEMORY, "out", ""}, 503, "service_unavailable", "out"},
+                {{DI_ERR_INTERNAL, "oh", "x"}, 500, "server_error", "oh"},
+                {{(di_status)77, "oh", ""}, 500, "server_error", "oh"}};
+    for (size_t i = 0; i < sizeof from / sizeof *from; i++) {
+        di_http_error_from(&e, &from[i].err);
+        assert_int_equal(e.status, from[i].status);
+        assert_string_equal(e.code ? e.code : "", from[i].code);
+        assert_non_null(strstr(e.message, from[i].message));
+    }
+    di_error cut = {.code = DI_ERR_INVALID};
+    memset(cut.where, 'w', sizeof cut.where - 1);
+    for (size_t i = 0; i + 3 < sizeof cut.message; i += 2)
+        memcpy(cut.message + i, "\xC3\xA9", 2);
+    di_http_error_from(&e, &cut);
+    di_buf_clear(&b);
+    di_http_error_write(DI_DIALECT_OPENAI, &e, (struct di_str){0}, &b);
+    struct di_arena arena;
+    struct di_json *v;
+    di_arena_init(&arena);
+    assert_int_equal(di_json_parse(di_buf_str(&b), NULL, &arena, &v, NULL), DI_OK); /* cut between characters */
+    di_arena_fini(&arena);
+    di_buf_fini(&b);
+}
+
+static const struct {
+    enum di_route route;
+    const char *body, *after; /* what a stream's error looks like */
+} generating[] = {
+    {DI_ROUTE_CHAT, "{\"stream\":true}",
+     "data: {\"error\":{\"message\":\"x: broken\",\"type\":\"internal_error\",\"param\":null,\"code\":\"server_error\"}}\n\ndata: "
+     "[DONE]\n\n"},
+    {DI_ROUTE_COMPLETIONS, "{\"stream\":true,\"prompt\":\"x\"}",
+     "data: {\"error\":{\"message\":\"x: broken\",\"type\":\"internal_error\",\"param\":null,\"code\":\"server_error\"}}\n\ndata: "
+     "[DONE]\n\n"},
+    {DI_ROUTE_MESSAGES, "{\"stream\":true}",
+     "event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"api_error\",\"message\":\"x: broken\"},\"request_id\":\"req_1\"}\n\n"},
+    {DI_ROUTE_RESPONSES, "{\"stream\":true}", "event: response.failed\ndata: {\"type\":\"response.failed\",\"sequence_number\":"},
+};
+
+/* Whatever ends it, a stream says so, and nothing comes behind. */
+static void report_34_a_failure_ends_the_stream(void **state)
+{
+    static const di_error broken = {DI_ERR_INTERNAL, "broken", "x"};
+    (void)state;
+    for (size_t i = 0; i < 4; i++)
+        for (int when = 0; when < 3; when++) {
+            struct di_exchange *x = open_exchange(generating[i].route, generating[i].body);
+            struct di_buf out = {0};
+            if (when > 0)
+                push(x, 0, &(di_output){.kind = DI_OUTPUT_STARTED, .thinking = 1}, &out);
+            if (when > 1)
+                push(x, 0, &(di_output){.kind = DI_OUTPUT_TEXT, .text = "half", .text_bytes = 4}, &out);
+            size_t before = out.n;
+            push(x, 0, &(di_output){.kind = DI_OUTPUT_FINISHED, .reason = DI_REASON_ERROR, .error = &broken}, &out);
+            assert_true(di_exchange_finished(x));
+            assert_int_equal(di_exchange_status(x), 200);
+            if (strncmp(out.p + before, generating[i].after, strlen(generating[i].after)) != 0)
+                fail_msg("%s", out.p + before);
+            before = out.n;
+            push(x, 0, &(di_output){.kind = DI_OUTPUT_TEXT, .text = "late", .text_bytes = 4}, &out);
+            struct di_http_error e;
+            di_http_error_set(&e, 500, NULL, NULL, "twice");
+            di_exchange_fail(x, &e, true, &out);
+            assert_int_equal(out.n, before);
+            di_buf_fini(&out);
+            di_exchange_destroy(x);
+        }
+}
+
+/* Without a stream, and before its first byte, an error is a response of its own. */
+static void test_errors_before_the_first_byte(void **state)
+{
+    static const di_error broken = {DI_ERR_INTERNAL, "broken", "x"};
+    static const struct {
+        di_output end;
+        int status;
+    } ends[] = {{{.reason = DI_REASON_ERROR, .error = &broken}, 500},
+                {{.reason = DI_REASON_ERROR}, 500},
+                {{.reason = DI_REASON_CANCELLED}, 503},
+                {{.reason = DI_REASON_DEADLINE}, 503}};
+    (void)state;
+    for (size_t i = 0; i < 4; i++)
+        for (size_t k = 0; k < 4; k++) {
+            struct di_exchange *x = open_exchange(generating[i].route, "{\"prompt\":\"x\"}");
+            struct di_buf out = {0};
+            di_output end = ends[k].end;
+            end.kind = DI_OUTPUT_FINISHED;
+            assert_string_equal(di_exchange_content_type(x), "application/json");
+            push(x, 0, &(di_output){.kind = DI_OUTPUT_STARTED}, &out);
+            assert_int_equal(out.n, 0);
+            push(x, 0, &end, &out);
+            assert_true(di_exchange_finished(x));
+            assert_int_equal(di_exchange_status(x), ends[k].status);
+            assert_true(strstr(out.p, generating[i].route == DI_ROUTE_MESSAGES ? "{\"type\":\"error\"" : "{\"error\"") == out.p);
+            di_buf_fini(&out);
+            di_exchange_destroy(x);
+        }
+    struct di_exchange *x = open_exchange(DI_ROUTE_CHAT, "{\"stream\":true}");
+    struct di_buf out = {0};
+    struct di_http_error e;
+    di_http_error_set(&e, 400, NULL, "stop", "stop: no");
+    di_exchange_fail(x, &e, false, &out);
+    assert_int_equal(di_exchange_status(x), 400);
+    same_text(&out, "{\"error\":{\"message\":\"stop: no\",\"type\":\"invalid_request_error\",\"param\":\"stop\",\"code\":null}}");
+    di_buf_fini(&out);
+    di_exchange_destroy(x);
+}
+
+/* ---------------------------------------------------------------- small routes, the store */
+
+static void test_models(void **state)
+{
+    (void)state;
+    struct di_exchange *x = open_exchange(DI_ROUTE_MODELS, "");
+    struct di_buf out = {0};
+    assert_int_equal(di_exchange_submissions(x), 0);
+    assert_int_equal(di_exchange_begin(x, &out, NULL), DI_OK);
+    assert_true(di_exchange_finished(x));
+    assert_non_null(strstr(out.p, "\"id\":\"DeepSeek-V4.1-Flash\""));
+    assert_non_null(strstr(out.p, "\"created_at\":\"2023-11-14T22:13:20Z\""));
+    assert_null(strstr(out.p, "*"));
+    di_exchange_destroy(x);
+    struct di_exchange_request r = {.route = DI_ROUTE_MODEL, .id = DI_STR("claude-sonnet")};
+    struct di_http_error e;
+    di_buf_clear(&out);
+    assert_int_equal(di_exchange_create(&plain, &r, &x, &e), DI_OK);
+    assert_int_equal(di_exchange_begin(x, &out, NULL), DI_OK);
+    assert_non_null(strstr(out.p, "\"id\":\"claude-sonnet\""));
+    di_buf_fini(&out);
+    di_exchange_destroy(x);
+}
+
+static void answer_with(struct di_exchange *x, const char *text)
+{
+    struct di_buf out = {0};
+    push(x, 0, &(di_output){.kind = DI_OUTPUT_STARTED}, &out);
+    push(x, 0, &(di_output){.kind = DI_OUTPUT_TEXT, .text = text, .text_bytes = strlen(text)}, &out);
+    push(x, 0, &(di_output){.kind = DI_OUTPUT_FINISHED, .reason = DI_REASON_STOP, .stop_index = -1}, &out);
+    assert_true(di_exchange_finished(x));
+    di_buf_fini(&out);
+}
+
+static void test_conversations_are_continued(void **state)
+{
+    (void)state;
+    struct di_exchange_setup kept = plain;
+    struct di_http_error e;
+    assert_int_equal(di_response_store_create(2, 1 << 20, &kept.store, NULL), DI_OK);
+    struct di_exchange *x = open_with(&kept, DI_ROUTE_RESPONSES, "{\"input\":\"one\",\"request_id\":\"1\"}"), *y;
+    answer_with(x, "two");
+    di_exchange_destroy(x);
+    x = open_with(&kept, DI_ROUTE_RESPONSES, "{\"input\":[{\"role\":\"user\",\"content\":\"three\"}],\"previous_response_id\":\"resp_1\"}");
+    di_submission s;
+    di_exchange_submission(x, 0, &s);
+    struct di_arena arena;
+    struct di_json *v;
+    struct di_buf input = {0};
+    di_arena_init(&arena);
+    assert_int_equal(di_json_parse((struct di_str){s.json, s.json_bytes}, NULL, &arena, &v, NULL), DI_OK);
+    assert_true(di_json_is(di_json_get(v, "previous_response_id"), DI_JSON_NULL));
+    di_json_write_compact(&input, di_json_get(v, "input"));
+    same_text(&input,
+              "[{\"role\":\"user\",\"content\":\"one\"},{\"type\":\"message\",\"id\":\"msg_resp_1_0\",\"status\":\"completed\",\"role\":"
+              "\"assistant\",\"phase\":\"final_answer\",\"content\":[{\"type\":\"output_text\",\"annotations\":[],\"logprobs\":[],"
+              "\"text\":\"two\"}]},{\"role\":\"user\",\"content\":\"three\"}]");
+    di_arena_fini(&arena);
+    di_buf_fini(&input);
+    di_exchange_destroy(x);
+    struct di_exchange_request other = {
+        .route = DI_ROUTE_RESPONSES, .body = DI_STR("{\"input\":\"x\",\"previous_response_id\":\"resp_1\"}"), .tenant = 5};
+    assert_int_equal(di_exchange_create(&kept, &other, &y, &e), DI_ERR_NOT_FOUND);
+    assert_int_equal(e.status, 404);
+    x = open_with(&kept, DI_ROUTE_RESPONSES, "{\"input\":\"x\",\"store\":false,\"request_id\":\"2\"}");
+    answer_with(x, "not kept");
+    di_exchange_destroy(x);
+    struct di_buf body = {0};
+    assert_false(di_response_store_get(kept.store, 0, DI_STR("resp_2"), NULL, &body));
+    for (int i = 0; i < 2; i++) { /* the bound: the oldest goes, use makes young */
+        char id[8], text[64];
+        snprintf(id, sizeof id, "%d", 10 + i);
+        snprintf(text, sizeof text, "{\"input\":\"x\",\"request_id\":\"%s\"}", id);
+        assert_int_equal(di_response_store_get(kept.store, 0, DI_STR("resp_1"), NULL, NULL), true);
+        x = open_with(&kept, DI_ROUTE_RESPONSES, text);
+        answer_with(x, "y");
+        di_exchange_destroy(x);
+    }
+    assert_true(di_response_store_get(kept.store, 0, DI_STR("resp_1"), NULL, &body));
+    assert_false(di_response_store_get(kept.store, 0, DI_STR("resp_10"), NULL, NULL));
+    assert_true(di_response_store_get(kept.store, 0, DI_STR("resp_11"), NULL, NULL));
+    assert_false(di_response_store_delete(kept.store, 5, DI_STR("resp_11")));
+    assert_true(di_response_store_delete(kept.store, 0, DI_STR("resp_11")));
+    assert_false(di_response_store_delete(kept.store, 0, DI_STR("resp_11")));
+    di_buf_fini(&body);
+    di_response_store_destroy(kept.store);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_recorded_streams),
+        cmocka_unit_test(test_submissions),
+        cmocka_unit_test(test_bodies_of_completions),
+        cmocka_unit_test(test_ids),
+        cmocka_unit_test(test_refused_at_once),
+        cmocka_unit_test(test_shapes_of_errors),
+        cmocka_unit_test(report_34_a_failure_ends_the_stream),
+        cmocka_unit_test(test_errors_before_the_first_byte),
+        cmocka_unit_test(test_models),
+        cmocka_unit_test(test_conversations_are_continued),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
