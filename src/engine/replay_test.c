@@ -473,6 +473,117 @@ static void test_what_is_marked(void **state)
     di_model_close(m);
 }
 
+/* A state inside the prompt that a caller asks for would lack the decoder half's rings: it is not kept (di_reuse_start.right_from), unless it lies a
+ * window behind the tail. */
+static void test_states_before_the_tail_are_not_kept(void **state)
+{
+    (void)state;
+    static const int32_t places[] = {100, 256 + 30, 256 + 31, 290};
+    static struct request r;
+    static struct answer a;
+    struct di_model *m = open_tiny("tiny_d", NULL);
+    uint64_t saved[2];
+    rng_state = 10;
+    r = (struct request){.n_prompt = 300, .max_tokens = 1};
+    random_ids(r.prompt, MOST, m->c->vocab_size);
+    for (int bounded = 0; bounded < 2; bounded++) {
+        struct di_core *e = open_core(m, (struct di_core_config){.max_batch = 1, .prefill_chunk = 70, .states = 8});
+        struct di_request q = {.prompt = r.prompt,
+                               .n_prompt = 300,
+                               .max_tokens = 1,
+                               .sampling = di_sampling_params_default(),
+                               .save_at = places,
+                               .n_save_at = 4,
+                               .replay = bounded ? DI_REPLAY_BOUNDED : DI_REPLAY_EXACT};
+        assert_int_equal(di_core_submit(e, &q, NULL, NULL), DI_OK);
+        run(e);
+        saved[bounded] = di_core_stats(e).states_saved;
+        struct request s = r; /* goes on behind the first place */
+        s.n_prompt = 110;
+        s.prompt[105]++;
+        ask(e, &s, bounded ? DI_REPLAY_BOUNDED : DI_REPLAY_EXACT, &a);
+        assert_int_equal(a.facts.cached, bounded ? 110 - 44 : 100);
+        di_core_destroy(e);
+    }
+    assert_int_equal(saved[0], 5);
+    assert_int_equal(saved[1], 3); /* 287, 290 and the end */
+    di_model_close(m);
+}
+
+/* ---------------------------------------------------------------- the public interface */
+
+static char *long_text(void)
+{
+    static char text[4001];
+    FILE *f = fopen(DI_SOURCE_DIR "/docs/design.md", "r");
+    assert_non_null(f);
+    assert_int_equal(fread(text, 1, 4000, f), 4000);
+    fclose(f);
+    for (char *p = text; *p; p++)
+        *p = *p & 0x80 ? '?' : *p;
+    return text;
+}
+
+static di_output finished(di_engine *e, const char *replay, const int32_t *forced, di_error *err)
+{
+    di_output last = {0};
+    di_submission s;
+    di_sampling_options o;
+    di_sampling_options_init(&o, sizeof o);
+    o.max_tokens = 2;
+    di_submission_init(&s, sizeof s);
+    s.text = long_text();
+    s.text_bytes = strlen(s.text);
+    s.sampling = &o;
+    s.replay = replay;
+    s.forced = forced;
+    s.n_forced = forced != NULL;
+    last.token = (int32_t)di_engine_submit(e, &s, NULL, err);
+    if (last.token != DI_OK)
+        return last;
+    assert_int_equal(di_engine_run(e, err), DI_OK);
+    for (const di_output *out; (out = di_engine_poll(e, 0)); di_output_free(e, out))
+        last = *out;
+    return last;
+}
+
+static void test_public_interface(void **state)
+{
+    (void)state;
+    di_engine_config c;
+    di_engine *e;
+    di_engine_stats stats;
+    di_error err;
+    const int32_t forced[] = {5};
+    di_engine_config_init(&c, sizeof c);
+    c.model = DI_SOURCE_DIR "/models/nano";
+    c.context = 4096;
+    c.max_batch = 1;
+    c.threads = 1;
+    c.replay = "approximately";
+    assert_int_equal(di_engine_open(&c, &e, &err), DI_ERR_INVALID);
+    assert_string_equal(err.where, "replay");
+    c.replay = "bounded";
+    c.replay_rows = 133;
+    assert_int_equal(di_engine_open(&c, &e, &err), DI_ERR_INVALID);
+    assert_string_equal(err.where, "replay_rows");
+    c.replay_rows = 0;
+    assert_int_equal(di_engine_open(&c, &e, &err), DI_OK);
+    di_output out = finished(e, NULL, NULL, &err);
+    assert_int_equal(out.kind, DI_OUTPUT_FINISHED);
+    assert_true(out.approximate && out.prompt_tokens > 1000);
+    assert_int_equal(out.skipped_rows, out.prompt_tokens - 140);
+    assert_int_equal(di_engine_get_stats(e, &stats, sizeof stats, &err), DI_OK);
+    assert_int_equal(stats.bounded_starts, 1);
+    assert_int_equal(stats.skipped_rows, out.skipped_rows);
+    out = finished(e, "exact", NULL, &err);
+    assert_true(out.kind == DI_OUTPUT_FINISHED && !out.approximate && out.skipped_rows == 0);
+    assert_int_equal(finished(e, NULL, forced, &err).token, DI_ERR_UNSUPPORTED);
+    assert_int_equal(finished(e, "sometimes", NULL, &err).token, DI_ERR_INVALID);
+    assert_int_equal(finished(e, "exact", forced, &err).kind, DI_OUTPUT_FINISHED);
+    di_engine_close(e);
+}
+
 /* ---------------------------------------------------------------- limits */
 
 static void test_refusals(void **state)
@@ -543,6 +654,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_company_changes_nothing),
         cmocka_unit_test(test_exact_requests_see_nothing_bounded),
         cmocka_unit_test(test_what_is_marked),
+        cmocka_unit_test(test_states_before_the_tail_are_not_kept),
+        cmocka_unit_test(test_public_interface),
         cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_steps_allocate_nothing),
     };

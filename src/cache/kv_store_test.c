@@ -1,0 +1,117 @@
+/* The memory of the cached state is what the plan says: 890 bytes a token at full size (spec/model.md §6), to the byte. */
+#include "cache/kv_store.h"
+
+#include "base/mem.h"
+#include "checkpoint/plan.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+static void load(const char *dir, struct di_config *c, struct di_kv_layout *l)
+{
+    struct di_numerics numerics;
+    assert_int_equal(di_config_load(dir, c, NULL), DI_OK);
+    assert_true(di_numerics_by_name("bf16", &numerics));
+    di_kv_layout_init(l, c, numerics);
+}
+
+static uint64_t planned(const struct di_plan *p, const char *prefix)
+{
+    uint64_t sum = 0;
+    for (int i = 0; i < p->n; i++)
+        sum += strncmp(p->region[i].name, prefix, strlen(prefix)) == 0 ? p->region[i].bytes : 0;
+    return sum;
+}
+
+/* Contexts on both sides of a block's end, several requests. */
+static void the_plan_is_what_the_store_takes(void **state)
+{
+    (void)state;
+    static const char *const dirs[] = {"tests/data/full_size", "models/nano"};
+    static const int64_t contexts[] = {1, 64, 65, 4096, 65536};
+    for (size_t d = 0; d < 2; d++)
+        for (size_t i = 0; i < sizeof contexts / sizeof *contexts; i++)
+            for (int batch = 1; batch <= 17; batch += 16) {
+                struct di_config c;
+                struct di_kv_layout l;
+                struct di_plan p;
+                uint64_t g, s;
+                load(dirs[d], &c, &l);
+                struct di_plan_params params = {.context = contexts[i], .batch = batch};
+                assert_int_equal(di_plan_make(&c, &params, &p, NULL), DI_OK);
+                di_kv_store_bytes(&l, batch, batch * di_kv_blocks_for(contexts[i]), contexts[i], &g, &s);
+                assert_int_equal(l.block_bytes, p.block_bytes);
+                assert_int_equal(g, planned(&p, "KV of layer"));
+                assert_int_equal(s, planned(&p, "window rings") + planned(&p, "open groups") + planned(&p, "page tables"));
+            }
+}
+
+/* Write the rows of every token of one request into a pool of full size: they fill its blocks, 890 bytes a token, no byte twice, none left. */
+static void figure_890_bytes_a_token(void **state)
+{
+    (void)state;
+    struct di_config c;
+    struct di_kv_layout l;
+    struct di_kv_store *store;
+    int64_t tokens = 10 * DI_BLOCK_TOKENS;
+    load("tests/data/full_size", &c, &l);
+    assert_int_equal(l.block_bytes, 64 * 890);
+    assert_int_equal(di_kv_store_create(&l, 1, 10, tokens, &store, NULL), DI_OK);
+    assert_true(di_kv_reserve(store, 0, tokens));
+    assert_int_equal(di_kv_available(store), 0);
+    memset(store->blocks, 0, 10 * l.block_bytes);
+    struct di_kv kv = di_kv_view(store);
+    for (int src = 0; src < l.n_sources; src++)
+        for (int32_t j = 0; j < tokens / l.ratio[src]; j++) {
+            uint8_t *row[2] = {di_kv_key_row(&kv, 0, src, j), di_kv_comp_row(&kv, 0, src, j)};
+            size_t bytes[2] = {l.key_row_bytes, l.comp_row_bytes};
+            for (int k = 0; k < 2; k++)
+                for (size_t i = 0; i < bytes[k]; i++)
+                    row[k][i]++;
+        }
+    for (int64_t i = 0; i < tokens * 890; i++)
+        assert_int_equal(store->blocks[i], 1);
+    di_kv_store_destroy(store);
+}
+
+/* Rings and tails of neighbouring slots do not touch. */
+static void slots_have_their_own_rows(void **state)
+{
+    (void)state;
+    struct di_config c;
+    struct di_kv_layout l;
+    struct di_kv_store *store;
+    load("models/nano", &c, &l);
+    assert_int_equal(di_kv_store_create(&l, 3, 3, 64, &store, NULL), DI_OK);
+    memset(store->rings, 0, 3 * l.ring_bytes);
+    memset(store->tails, 0, 3 * l.tail_bytes);
+    struct di_kv kv = di_kv_view(store);
+    for (int slot = 0; slot < 3; slot++) {
+        for (int layer = 0; layer < l.ring_layers; layer++)
+            for (int32_t pos = 1000; pos < 1000 + DI_RING_ROWS; pos++)
+                for (size_t i = 0; i < l.window_row_bytes; i++)
+                    di_kv_window_row(&kv, slot, layer, pos)[i]++;
+        for (int tail = 0; tail < l.n_tails; tail++)
+            for (int32_t pos = 1000; pos < 1000 + DI_TAIL_ROWS; pos++)
+                for (size_t i = 0; i < 2 * (size_t)l.d; i++)
+                    di_kv_tail_row(&kv, slot, tail, pos)[i]++;
+    }
+    for (size_t i = 0; i < 3 * l.ring_bytes; i++)
+        assert_int_equal(store->rings[i], 1);
+    for (size_t i = 0; i < 3 * l.tail_bytes / sizeof(float); i++)
+        assert_true(store->tails[i] == 1);
+    di_kv_store_destroy(store);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_plan_is_what_the_store_takes),
+        cmocka_unit_test(figure_890_bytes_a_token),
+        cmocka_unit_test(slots_have_their_own_rows),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
