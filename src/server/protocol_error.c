@@ -33,16 +33,18 @@ static const struct status_names *names_of(int status)
     return status < 500 ? &names[0] : &names[N_NAMES - 1];
 }
 
-/* Copy of s that ends between characters. */
+/* Copy of s that ends between characters; what is none (a path can hold any bytes) becomes question marks. */
 static void copy_text(char *to, size_t room, const char *s)
 {
-    size_t n = strlen(s);
+    size_t n = strlen(s), bad;
     if (n >= room) {
         n = room - 1;
         n -= di_utf8_tail((struct di_str){s, n});
     }
     memcpy(to, s, n);
     to[n] = 0;
+    while (!di_utf8_valid((struct di_str){to, n}, &bad))
+        to[bad] = '?';
 }
 
 void di_http_error_set(struct di_http_error *e, int status, const char *code, const char *param, const char *fmt, ...)
