@@ -7,7 +7,7 @@ from typing import Any, Callable, Optional
 
 from .errors import InvalidError, UnsupportedError
 
-OURS = {"threads", "isa", "numerics", "max_batch", "prefill_chunk", "cache_blocks", "context", "state_slots"}
+OURS = {"threads", "isa", "numerics", "max_batch", "prefill_chunk", "cache_blocks", "context", "state_slots", "replay", "replay_rows"}
 MAPPED = {"max_model_len": "context", "max_num_seqs": "max_batch", "max_num_batched_tokens": "prefill_chunk"}
 
 
@@ -120,4 +120,6 @@ class EngineArgs:
     threads: Optional[int] = None
     isa: Optional[str] = None
     numerics: Optional[str] = None
+    replay: Optional[str] = None
+    replay_rows: Optional[int] = None
     cache_blocks: Optional[int] = None
