@@ -290,8 +290,8 @@ typedef struct di_submission {
     int32_t priority;    /* lower runs earlier and may take the place of a higher one (0) */
     uint64_t tenant;     /* admission is fair between tenants of one priority; they share no cached prefix (0) */
     int64_t deadline_ms; /* from now; a request that is not over by then ends with DI_REASON_DEADLINE; 0 = none */
-    /* Called by the driving thread for every record, which is valid until it returns; returning 0 cancels the request. It may submit, cancel and poll,
-     * not step, run, stop or close. NULL: the records wait for di_engine_poll. */
+    /* Called by the driving thread for every record, which is valid until it returns; returning 0 cancels the request. It may submit, fork, cancel and
+     * poll, not step, run, stop or close. NULL: the records wait for di_engine_poll. */
     int (*on_output)(void *user, const di_output *output);
     void *user;           /* passed on, not looked at */
     int32_t report_start; /* non-zero: the first record says that the request was given a place (DI_OUTPUT_STARTED) */

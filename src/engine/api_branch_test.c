@@ -6,6 +6,7 @@
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 #include <cmocka.h>
 
@@ -15,6 +16,12 @@
     "Once upon a time there was a little girl who lived in a village near the forest. One day her mother said to her that she should "
 static const char question[] =
     "{\"messages\": [{\"role\": \"user\", \"content\": \"What is the capital of France?\"}], \"temperature\": 0.8}";
+
+#ifdef DI_TEST_QUICK
+#define STRIDE 3
+#else
+#define STRIDE 1
+#endif
 
 static di_engine *engine;
 
@@ -150,7 +157,7 @@ static void test_branch_continues_as_the_parent(void **state)
 {
     di_sampling_options o = sampling(1, 60);
     (void)state;
-    for (int when = 1; when < 70; when += 7) {
+    for (int when = 1; when < 70; when += 7 * STRIDE) {
         struct answer parent, branch;
         char prompt[400];
         snprintf(prompt, sizeof prompt, "%d. " STORY, when); /* nobody has computed it before */
@@ -179,7 +186,7 @@ static void test_branch_continues_as_the_parent(void **state)
 static void test_branch_of_a_chat(void **state)
 {
     (void)state;
-    for (int after = 2; after < 60; after += 9) {
+    for (int after = 2; after < 60; after += 9 * STRIDE) {
         struct answer parent, branch;
         di_submission s = request(NULL, NULL, &parent), f = request(NULL, NULL, &branch);
         s.json = question;
@@ -294,6 +301,76 @@ static void test_bad_branches(void **state)
     assert_string_equal(branch[0].error.where, "fork_at");
     assert_int_equal(branch[1].error.code, DI_ERR_LIMIT);
     assert_true(branch[2].finished);
+}
+
+/* Wherever an allocation fails: a sentence at once or in the last record, nothing leaks, parent and engine go on. */
+static void test_branches_without_memory(void **state)
+{
+    di_sampling_options o = sampling(0, 40), own = sampling(1, 5);
+    struct answer parent, branch[60];
+    di_status status = DI_ERR_MEMORY;
+    int n = 0, failed = 0;
+    (void)state;
+    di_submission s = request(STORY, &o, &parent);
+    di_request_id id = submit(&s);
+    steps(10);
+    for (; status != DI_OK; n++) {
+        di_submission f = request(NULL, &own, &branch[0]);
+        di_mem_fail_after((uint64_t)n);
+        status = di_engine_fork(engine, id, &f, NULL, NULL);
+        di_mem_fail_after(UINT64_MAX);
+        assert_true(status == DI_OK || status == DI_ERR_MEMORY);
+        assert_true(n < 200);
+    }
+    assert_true(n > 5);
+    for (n = 1; n < 12; n++) {
+        di_submission f = request(NULL, &own, &branch[n]);
+        fork_of(id, &f);
+        di_mem_fail_after((uint64_t)n - 1);
+        di_engine_step(engine, NULL, NULL);
+        di_mem_fail_after(UINT64_MAX);
+    }
+    run();
+    assert_int_equal(parent.n, 40);
+    for (n = 0; n < 12; n++) {
+        failed += branch[n].error.code == DI_ERR_MEMORY;
+        assert_true(branch[n].n == 5 || branch[n].error.code == DI_ERR_MEMORY);
+    }
+    assert_true(failed > 0 && failed < 12);
+}
+
+static _Atomic int forks;
+
+/* Forks itself from its own callback, on the driving thread. */
+static int fork_at_ten(void *user, const di_output *out)
+{
+    struct answer *a = user;
+    if (out->kind == DI_OUTPUT_TOKEN && out->index == 9) {
+        di_submission f = request(NULL, NULL, a + 1);
+        forks += di_engine_fork(engine, out->request, &f, NULL, NULL) == DI_OK;
+    }
+    if (out->kind == DI_OUTPUT_FINISHED)
+        forks += 100;
+    return take(user, out);
+}
+
+static void test_branch_from_a_callback(void **state)
+{
+    di_sampling_options o = sampling(1, 30);
+    static struct answer a[2];
+    di_submission s = request(STORY, &o, &a[0]);
+    (void)state;
+    forks = 0;
+    s.on_output = fork_at_ten;
+    assert_int_equal(di_engine_start(engine, NULL), DI_OK);
+    submit(&s);
+    while (forks < 100)
+        nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
+    di_engine_stop(engine);
+    run();
+    assert_int_equal(forks, 101);
+    assert_int_equal(a[1].n, 20);
+    assert_memory_equal(a[1].tokens, a[0].tokens + 10, sizeof(int32_t) * 20);
 }
 
 /* ---------------------------------------------------------------- siblings, states */
@@ -493,6 +570,8 @@ int main(void)
         cmocka_unit_test(test_branch_of_a_chat),
         cmocka_unit_test(test_branch_of_its_own),
         cmocka_unit_test(test_bad_branches),
+        cmocka_unit_test(test_branches_without_memory),
+        cmocka_unit_test(test_branch_from_a_callback),
         cmocka_unit_test(test_samples_over_one_prefill),
         cmocka_unit_test(test_states_where_the_caller_asks),
         cmocka_unit_test(test_unread_output_is_bounded),
