@@ -328,7 +328,7 @@ static void test_siblings_share_one_prefill(void **state)
         w[i].stop_after = 0;
         w[i].max_tokens = 30;
         w[i].after = i > 0 && i < 4 ? w[0].id : 0;
-        submit(e, &w[i], i > 0 && i < 4 ? -1 : 0, 0); /* a better priority does not preempt before it is ready */
+        submit(e, &w[i], 0, 0);
     }
     for (int i = 0; i < 3; i++)
         assert_int_equal(di_core_step(e, &busy, NULL), DI_OK);
@@ -339,6 +339,44 @@ static void test_siblings_share_one_prefill(void **state)
     for (int i = 0; i < 5; i++)
         check(&w[i]);
     assert_int_equal(di_core_stats(e).prompt_rows, 200 + w[4].n_prompt + 3);
+    check_empty(e, &m);
+    di_core_destroy(e);
+}
+
+/* Whoever waits for another one takes nobody's place; when that one is cancelled it waits no longer. */
+static void test_followers_of_a_cancelled_leader(void **state)
+{
+    (void)state;
+    struct null_model m = {0};
+    struct di_core *e = create(&m, 8, 4, 60);
+    static struct watch w[4];
+    bool busy = true;
+    rng_state = 27;
+    do
+        make(&w[3]);
+    while (next_token(w[3].prompt, w[3].n_prompt) == END_ID || w[3].n_prompt > 60);
+    w[3].max_tokens = 200;
+    w[3].stop_after = 0;
+    submit(e, &w[3], 1, 0);
+    while (!w[3].n_got)
+        assert_int_equal(di_core_step(e, &busy, NULL), DI_OK);
+    make(&w[0]);
+    w[0].n_prompt = 200;
+    w[0].stop_after = 0;
+    for (int i = 0; i < 3; i++) {
+        w[i] = w[0];
+        w[i].after = i ? w[0].id : 0;
+        submit(e, &w[i], i ? -1 : 1, 0);
+    }
+    for (int i = 0; i < 5; i++)
+        assert_int_equal(di_core_step(e, &busy, NULL), DI_OK);
+    assert_int_equal(di_core_stats(e).waiting, 2);
+    w[0].cancelled = di_core_cancel(e, w[0].id);
+    assert_true(w[0].cancelled);
+    while (busy)
+        assert_int_equal(di_core_step(e, &busy, NULL), DI_OK);
+    for (int i = 0; i < 4; i++)
+        check(&w[i]);
     assert_int_equal(di_core_stats(e).preempted, 0);
     check_empty(e, &m);
     di_core_destroy(e);
@@ -500,6 +538,7 @@ int main(void)
         cmocka_unit_test(test_random_life),
         cmocka_unit_test(test_preemption_resumes_exactly),
         cmocka_unit_test(test_siblings_share_one_prefill),
+        cmocka_unit_test(test_followers_of_a_cancelled_leader),
         cmocka_unit_test(test_branches_compute_one_row),
         cmocka_unit_test(test_state_at_chosen_positions),
         cmocka_unit_test(test_deadline),
