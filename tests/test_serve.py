@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 
-from program import NANO, Count, Program
+from program import NANO, ROOT, Count, Program
 from serving import WAIT, Server, Stream, ask, chat_body, chat_request, in_thread, read_all
 
 count = Count()
@@ -115,6 +115,10 @@ def test_metrics(s):
         values = [float(line.rsplit(" ", 1)[1]) for line in own]
         yield values == sorted(values) and values and 'le="+Inf"' in own[-1], own
         yield f"vllm:{name}_count{{model_name=\"nano\",engine=\"0\"}} {int(values[-1])}\n" in r.body.decode(), own
+    with open(os.path.join(ROOT, "packaging", "grafana.json")) as f:
+        asked = set(re.findall(r"deepinfer_\w+", f.read()))
+    given = {re.split(r"[{ ]", line)[0] for line in r.body.decode().split("\n") if line[:1] != "#"}
+    yield asked and asked <= given, f"the dashboard asks for {asked - given}"
     status = s.get("/api/status").json()
     yield status["model"] == "nano" and status["kv_blocks"] > 0 and status["memory"]["total"] > 1e6 and status["generation_tokens"] >= 5, status
     after = s.metrics()

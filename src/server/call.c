@@ -3,6 +3,7 @@
 #include "server/server_impl.h"
 
 #include <stdio.h>
+#include <sys/prctl.h>
 #include <time.h>
 
 /* Copies of records that wait for the loop; a request that would add more is cancelled. The loop never waits, so they only pile up if the process is
@@ -345,6 +346,7 @@ static void *work(void *arg)
 {
     struct di_server *s = arg;
     struct di_preparers *p = &s->preparers;
+    prctl(PR_SET_NAME, "prepare");
     for (;;) {
         pthread_mutex_lock(&p->lock);
         while (!p->first && !p->stop)

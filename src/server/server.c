@@ -7,6 +7,7 @@
 #include <event2/event.h>
 #include <signal.h>
 #include <sys/eventfd.h>
+#include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <time.h>
 #include <unistd.h>
@@ -144,6 +145,7 @@ static void on_tick(void *ctx, int64_t now)
 static void *run_loop(void *arg)
 {
     struct di_server *s = arg;
+    prctl(PR_SET_NAME, "http"); /* for top and the like */
     event_base_dispatch(s->base);
     return NULL;
 }
