@@ -179,14 +179,14 @@ static void figure_15_5_others_overtake(void **state)
     static struct di_watch small[300], first, big;
     int sent = 0;
     (void)state;
-    open_core(&f, 3, 64, 8);
+    open_core(&f, 8, 64, 16);
     first = watch(room[300], 100, 60, 1);
     send(&f, &first);
     step(&f);
-    big = watch(room[301], 480, 30, 2);
+    big = watch(room[301], 960, 30, 2);
     send(&f, &big);
     for (; !big.over && sent < 300; sent++) {
-        small[sent] = watch(room[sent], 30, 3, (uint32_t)sent + 3);
+        small[sent] = watch(room[sent], 30, 3 + sent % 4, (uint32_t)sent + 3);
         send(&f, &small[sent]);
         step(&f);
         if (sent == 10) /* while the first still runs */
