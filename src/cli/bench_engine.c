@@ -5,6 +5,7 @@
 #include "base/mem.h"
 #include "cli/bench.h"
 #include "cli/load.h"
+#include "engine/api_impl.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,7 +30,6 @@ static double cpu_seconds(clockid_t clock)
 
 #define NULL_VOCAB 8
 #define NULL_STEPS 200
-#define NULL_CONTEXT ((MOST_ROUNDS + 2) * NULL_STEPS) /* beyond what any run generates */
 
 static di_status compute_nothing(void *ctx, const struct di_step *step, di_error *err)
 {
@@ -46,10 +46,9 @@ static bool count_token(void *ctx, const struct di_sample *token)
     return token->id >= 0;
 }
 
-static di_status null_core(int batch, int64_t context, struct di_core **out, di_error *err)
+static struct di_core_null null_model(int vocab, int64_t context, di_status (*compute)(void *, const struct di_step *, di_error *))
 {
-    struct di_core_null n = {
-        .vocab = NULL_VOCAB, .context = context, .compute = compute_nothing, .window = 128, .layers = 2, .numerics = "null"};
+    struct di_core_null n = {.vocab = vocab, .context = context, .compute = compute, .window = 128, .layers = 2, .numerics = "null"};
     n.layout = (struct di_kv_layout){.block_bytes = 64 * 8,
                                      .ring_bytes = DI_RING_ROWS * 8,
                                      .tail_bytes = 64,
@@ -58,8 +57,7 @@ static di_status null_core(int batch, int64_t context, struct di_core **out, di_
                                      .key_row_bytes = 8,
                                      .ring_layers = 1,
                                      .window_row_bytes = 8};
-    struct di_core_config c = {.max_batch = batch, .prefill_chunk = 256, .states = 2 * batch};
-    return di_core_create_null(&n, &c, out, err);
+    return n;
 }
 
 /* Submit `batch` requests that do not end before `tokens` are generated. */
@@ -101,7 +99,8 @@ static di_status overhead(const struct di_bench_options *o, int batch, double li
     double thread[MOST_ROUNDS], all[MOST_ROUNDS], wall[MOST_ROUNDS];
     int64_t context = (int64_t)(rounds + 2) * NULL_STEPS, counted = 0;
     static const int32_t prompts[MOST * 3];
-    TRY(null_core(batch, context, &e, err));
+    struct di_core_null n = null_model(NULL_VOCAB, context, compute_nothing);
+    TRY(di_core_create_null(&n, &(struct di_core_config){.max_batch = batch, .prefill_chunk = 256, .states = 2 * batch}, &e, err));
     TRY(submit_all(e, batch, prompts, 3, context - 3, &counted, err));
     TRY(step_n(e, NULL_STEPS, err));
     for (int i = 0; i < rounds; i++) {
@@ -128,6 +127,119 @@ static di_status overheads(const struct di_bench_options *o, di_error *err)
            NULL_STEPS);
     TRY(overhead(o, 16, 15, err));
     TRY(overhead(o, 256, 100, err));
+    printf("\n");
+out:
+    return status;
+}
+
+/* ---------------------------------------------------------------- the same through the public interface */
+
+static di_status compute_no_logits(void *ctx, const struct di_step *step, di_error *err)
+{
+    (void)ctx, (void)step, (void)err;
+    return DI_OK;
+}
+
+/* An engine with the model's tokenizer and a model that costs nothing. */
+static di_status open_null(const struct di_bench_options *o, int batch, int64_t context, di_engine **out, di_error *err)
+{
+    di_status status = DI_OK;
+    di_engine_config config;
+    di_engine_config_init(&config, sizeof config);
+    config.model = o->model;
+    config.isa = o->isa;
+    config.max_batch = batch;
+    config.context = context;
+    config.prefill_chunk = 64;
+    TRY(di_engine_open(&config, out, err));
+    struct di_core_null n = null_model((*out)->config.vocab_size, context, compute_no_logits);
+    di_core_destroy((*out)->core);
+    (*out)->core = NULL;
+    TRY(di_core_create_null(&n, &(*out)->core_config, &(*out)->core, err));
+out:
+    return status;
+}
+
+static di_status drive(di_engine *e, int steps, int64_t *tokens, di_error *err)
+{
+    di_status status = DI_OK;
+    for (int i = 0; i < steps; i++) {
+        TRY(di_engine_step(e, NULL, err));
+        for (const di_output *out; (out = di_engine_poll(e, 0)); di_output_free(e, out))
+            *tokens += out->kind == DI_OUTPUT_TOKEN;
+    }
+out:
+    return status;
+}
+
+static int take_record(void *user, const di_output *out)
+{
+    *(int64_t *)user += out->kind == DI_OUTPUT_TOKEN;
+    return 1;
+}
+
+/* Answers that say a sentence again and again: tokens are forced, so that nothing is sampled. */
+static di_status submit_forced(di_engine *e, int batch, int64_t tokens, int64_t *counted, di_error *err)
+{
+    static const char text[] = "Once upon a time there was a small engine; it liked to count, and to be counted upon. ";
+    di_status status = DI_OK;
+    di_submission s;
+    di_sampling_options sampling;
+    size_t n;
+    int32_t *forced = di_malloc((size_t)tokens * sizeof *forced);
+    CHECK(forced, err, DI_ERR_MEMORY, "bench", "out of memory");
+    TRY(di_engine_encode(e, text, sizeof text - 1, 0, forced, (size_t)tokens, &n, err));
+    for (size_t i = n; i < (size_t)tokens; i++)
+        forced[i] = forced[i - n];
+    di_sampling_options_init(&sampling, sizeof sampling);
+    sampling.max_tokens = tokens;
+    di_submission_init(&s, sizeof s);
+    s.text = "Tell";
+    s.text_bytes = 4;
+    s.sampling = &sampling;
+    s.forced = forced;
+    s.n_forced = (size_t)tokens;
+    s.on_output = counted ? take_record : NULL;
+    s.user = counted;
+    for (int i = 0; i < batch; i++)
+        TRY(di_engine_submit(e, &s, NULL, err));
+out:
+    di_free(forced);
+    return status;
+}
+
+static di_status driven(const struct di_bench_options *o, int batch, double limit, bool callback, di_error *err)
+{
+    di_status status = DI_OK;
+    di_engine *e = NULL;
+    int rounds = o->rounds < 30 ? (int)o->rounds : 30;
+    double us[30];
+    int64_t tokens = 0, length = (int64_t)(rounds + 1) * NULL_STEPS + 100;
+    TRY(open_null(o, batch, length + 16, &e, err));
+    TRY(submit_forced(e, batch, length, callback ? &tokens : NULL, err));
+    while (tokens < 8 * batch)
+        TRY(drive(e, 1, &tokens, err));
+    for (int i = 0; i < rounds; i++) {
+        double t = cpu_seconds(CLOCK_THREAD_CPUTIME_ID);
+        TRY(drive(e, NULL_STEPS, &tokens, err));
+        us[i] = (cpu_seconds(CLOCK_THREAD_CPUTIME_ID) - t) * 1e6 / NULL_STEPS;
+    }
+    double median = di_bench_median(us, rounds);
+    printf("| %d | %s | %.0f | %.1f | %.0f |\n", batch, callback ? "a callback" : "polling", limit, median, 100 * median / limit);
+out:
+    di_engine_close(e);
+    return status;
+}
+
+static di_status driven_both(const struct di_bench_options *o, di_error *err)
+{
+    di_status status = DI_OK;
+    printf("The same through the public interface, with text and records: processor time of the driver, us a step\n\n"
+           "| requests | records go to | limit | us | %% of limit |\n|---|---|---|---|---|\n");
+    for (int callback = 1; callback >= 0; callback--) {
+        TRY(driven(o, 16, 15, callback, err));
+        TRY(driven(o, 256, 100, callback, err));
+    }
     printf("\n");
 out:
     return status;
@@ -322,6 +434,8 @@ di_status di_bench_engine(const struct di_bench_options *o, di_error *err)
     print_machine();
     if (chosen(o, "overhead"))
         TRY(overheads(o, err));
+    if (o->model && chosen(o, "interface"))
+        TRY(driven_both(o, err));
     if (o->model && (chosen(o, "throughput") || chosen(o, "sharing")))
         TRY(with_model(o, err));
 out:
