@@ -183,6 +183,7 @@ di_status di_engine_open(const di_engine_config *config, di_engine **out, di_err
     CHECK(e, err, DI_ERR_MEMORY, "", "out of memory for an engine");
     e->inbox_end = &e->inbox;
     e->outbox_end = &e->outbox;
+    e->fresh_end = &e->fresh;
     e->seed = c.seed;
     e->max_unread = c.max_unread ? c.max_unread : 65536;
     init_lock(e);
@@ -225,6 +226,8 @@ void di_engine_close(di_engine *e)
         di_engine_wind_up(e);
     free_records(e->outbox);
     free_records(e->spare);
+    free_records(e->fresh);
+    free_records(e->own_spare);
     di_buf_fini(&e->scratch.text);
     di_model_close(e->model);
     di_turn_memory_destroy(e->memory);

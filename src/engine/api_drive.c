@@ -21,6 +21,20 @@ static di_status begin_driving(di_engine *e, bool own_thread, di_error *err)
     return status;
 }
 
+/* The records of the step can be polled from now on. Holds the lock. */
+static void put_in_outbox(di_engine *e)
+{
+    if (!e->fresh)
+        return;
+    *e->outbox_end = e->fresh;
+    e->outbox_end = e->fresh_end;
+    e->n_unread += e->n_fresh;
+    e->fresh = NULL;
+    e->fresh_end = &e->fresh;
+    e->n_fresh = 0;
+    pthread_cond_broadcast(&e->output);
+}
+
 static void end_driving(di_engine *e)
 {
     struct di_core_stats s = di_core_stats(e->core);
@@ -29,6 +43,7 @@ static void end_driving(di_engine *e)
     pthread_mutex_lock(&e->lock);
     di_engine_stats_from(&e->stats, &s);
     e->metrics = *di_core_metrics(e->core);
+    put_in_outbox(e);
     e->driving = false;
     pthread_mutex_unlock(&e->lock);
     for (struct di_api_request *next; ended; ended = next) {
@@ -227,7 +242,7 @@ const di_output *di_engine_poll(di_engine *e, int64_t timeout_ms)
         e->n_unread--;
         struct di_api_request *r = di_api_request_find(e, rec->out.request);
         if (r)
-            r->n_unread--;
+            r->n_read++;
     }
     pthread_mutex_unlock(&e->lock);
     return rec ? &rec->out : NULL;

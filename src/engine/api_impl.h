@@ -39,11 +39,12 @@ struct di_api_request {
     void *user;
     struct di_record *last; /* its FINISHED record: there is memory for the end */
     /* driver */
-    int64_t core_id;  /* 0: not in the core */
-    bool muted;       /* the callback wants no more */
-    bool lost;        /* memory for a record ran out: the request ends as an error */
-    bool unread;      /* too much of its output waits: likewise */
-    int64_t n_unread; /* shared: of its records in the outbox */
+    int64_t n_made;         /* records for di_engine_poll */
+    int64_t core_id;        /* 0: not in the core */
+    bool muted;             /* the callback wants no more */
+    bool lost;              /* memory for a record ran out: the request ends as an error */
+    bool unread;            /* too much of its output waits: likewise */
+    _Atomic int64_t n_read; /* of its records, those that were polled; added to under the lock */
 };
 
 #define DI_API_BUCKETS 1024
@@ -80,8 +81,10 @@ struct di_engine {
 
     /* driver */
     struct di_api_request *ended;
-    struct di_record scratch; /* of callbacks */
-    bool busy;                /* what the latest step said */
+    struct di_record scratch;                         /* of callbacks */
+    struct di_record *fresh, **fresh_end, *own_spare; /* of the present step, for the outbox; records to fill */
+    int64_t n_fresh;
+    bool busy; /* what the latest step said */
 };
 
 /* api_request.c */

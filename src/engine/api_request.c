@@ -19,6 +19,22 @@ void di_record_destroy(struct di_record *r)
     di_free(r);
 }
 
+/* The driver takes all spare records at once: a lock for each would cost as much as the record. */
+static struct di_record *take_spare(di_engine *e)
+{
+    if (!e->own_spare) {
+        pthread_mutex_lock(&e->lock);
+        e->own_spare = e->spare;
+        e->spare = NULL;
+        e->n_spare = 0;
+        pthread_mutex_unlock(&e->lock);
+    }
+    struct di_record *rec = e->own_spare;
+    if (rec)
+        e->own_spare = rec->next;
+    return rec;
+}
+
 /* A record to fill: the scratch one of callbacks, or one for the outbox. NULL when memory ran out or too many are unread; the request then ends as an
  * error. */
 static struct di_record *record_begin(struct di_api_request *r)
@@ -28,14 +44,8 @@ static struct di_record *record_begin(struct di_api_request *r)
     if (r->lost || r->unread)
         return NULL;
     if (!r->on_output) {
-        pthread_mutex_lock(&e->lock);
-        r->unread = r->n_unread >= e->max_unread;
-        rec = r->unread ? NULL : e->spare;
-        if (rec) {
-            e->spare = rec->next;
-            e->n_spare--;
-        }
-        pthread_mutex_unlock(&e->lock);
+        r->unread = r->n_made - r->n_read >= e->max_unread;
+        rec = r->unread ? NULL : take_spare(e);
         if (!rec && !r->unread)
             rec = di_calloc(1, sizeof *rec);
     }
@@ -68,13 +78,10 @@ static void record_deliver(struct di_api_request *r, struct di_record *rec)
         }
         return;
     }
-    pthread_mutex_lock(&e->lock);
-    *e->outbox_end = rec;
-    e->outbox_end = &rec->next;
-    e->n_unread++;
-    r->n_unread++;
-    pthread_cond_signal(&e->output);
-    pthread_mutex_unlock(&e->lock);
+    *e->fresh_end = rec; /* for the outbox at the end of the step */
+    e->fresh_end = &rec->next;
+    e->n_fresh++;
+    r->n_made++;
 }
 
 void di_output_free(di_engine *e, const di_output *output)
