@@ -277,6 +277,15 @@ def report_14_no_markup_in_content(c):
         yield "DSML" not in text and "<｜" not in text, (seed, text)
 
 
+def report_16_deep_effort_is_no_empty_turn(c):
+    """Thinking as hard as it can, with tools it may use: something is said or called."""
+    for text in (ASK_PRICE, "What is the weather in Paris?", "Repeat: apple", "How much is a guitar?", "Say hello."):
+        for effort in ("max", 100):
+            r = c.server.post(dialects.PATHS["chat"], {"messages": user(text), "tools": CHAT_TOOLS, "reasoning_effort": effort, "temperature": 0, "max_tokens": 200}).json()
+            m, finish = r["choices"][0]["message"], r["choices"][0]["finish_reason"]
+            yield m["content"] or m.get("tool_calls") or finish == "length", r
+
+
 def report_20_both_forms_of_auto_agree(c):
     for seed in range(4):
         body = {"messages": user(ASK_PRICE), "tools": CHAT_TOOLS, "temperature": 1, "seed": seed, "max_tokens": 120}
