@@ -97,6 +97,7 @@ static void abort_after(int k, bool behind, bool preempted, int *states_met)
     run(&f);
     assert_true(w.over && (!known || w.end == DI_END_CANCELLED));
     right(&f, &w);
+    assert_null(di_null_left(f.core, &f.model)); /* before others use the same places */
     whole_again(&f, preempted || behind ? 1 : 3, 8);
     fixture_close(&f);
 }
