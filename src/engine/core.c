@@ -711,6 +711,14 @@ static void admit(struct di_core *e, struct di_launch *l)
 
 /* ---------------------------------------------------------------- a step */
 
+/* The rest, which is large, is the worker's to fill. */
+static void name_out(struct di_launch_out *out, int lane, uint64_t generation)
+{
+    out->lane = lane;
+    out->generation = generation;
+    out->valid = false;
+}
+
 /* Rows of the step: all that decode, then prompts in slot order while the budget lasts. A row at position p decides the token at p + 1; none is
  * launched for a token that max_tokens excludes. */
 static void build(struct di_core *e, struct di_launch *l)
@@ -744,7 +752,7 @@ static void build(struct di_core *e, struct di_launch *l)
         di_pipeline_set_pages(e->pipe, l, i, e->store->lease[i].pages, e->store->lease[i].n, s->page_version);
         l->wants_logits[l->n_chunks++] = wants;
         if (wants)
-            l->out[l->n_out++] = (struct di_launch_out){.lane = i, .generation = s->generation};
+            name_out(&l->out[l->n_out++], i, s->generation);
         s->n_rows += rows;
     }
     if (l->n_chunks)
