@@ -265,6 +265,33 @@ static void test_branch_of_its_own(void **state)
     assert_string_equal(stopped.error.code ? "e" : stopped.stop, "e");
 }
 
+/* A branch is its parent's tenant's; what it says itself about sampling is all that counts, defaults of the parent's do not. */
+static void test_branch_inherits_its_tenant_not_defaults(void **state)
+{
+    di_sampling_options own = sampling(0, 0);
+    di_request_defaults d;
+    struct answer parent, branch;
+    di_submission s = request(NULL, NULL, &parent), f = request(NULL, &own, &branch);
+    (void)state;
+    di_request_defaults_init(&d, sizeof d);
+    d.max_tokens = 12;
+    d.temperature = 0;
+    s.json = "{\"prompt\": \"Tenants. " STORY "\", \"ignore_eos\": true}";
+    s.json_bytes = strlen(s.json);
+    s.protocol = "completion";
+    s.defaults = &d;
+    s.tenant = 5;
+    f.tenant = 6;
+    di_request_id id = submit(&s);
+    while (parent.n < 5)
+        steps(1);
+    fork_of(id, &f);
+    run();
+    assert_int_equal(parent.n, 12);
+    assert_int_equal(branch.cached_tokens, branch.prompt_tokens - 1);
+    assert_int_equal(branch.n, 512 - branch.prompt_tokens);
+}
+
 static void test_bad_branches(void **state)
 {
     di_sampling_options o = sampling(0, 60), bad = sampling(3, 5), big = sampling(0, 500);
@@ -569,6 +596,7 @@ int main(void)
         cmocka_unit_test(test_branch_continues_as_the_parent),
         cmocka_unit_test(test_branch_of_a_chat),
         cmocka_unit_test(test_branch_of_its_own),
+        cmocka_unit_test(test_branch_inherits_its_tenant_not_defaults),
         cmocka_unit_test(test_bad_branches),
         cmocka_unit_test(test_branches_without_memory),
         cmocka_unit_test(test_branch_from_a_callback),
