@@ -96,6 +96,10 @@ def script(request):
         return [delta(content=last["content"][5:]), *finish("length", 3)], 0
     if first == "break":
         return [delta(content="It begins"), None], 0
+    if first == "break-in-call":
+        return [delta(content="I look it up."), *list(tool_chunks([("get_weather", '{"city": "Zürich"}')]))[:3], None], 0
+    if first == "lines":
+        return [*[delta(content=f"{i}\n") for i in range(int(words[1]))], *finish("stop", int(words[1]))], 0.005
     if first == "fail":
         return [delta(content="It begins"), {"error": {"message": "the engine failed in step 7", "type": "internal_error"}}], 0
     return [*[delta(reasoning_content=p) for p in pieces(REASONING)], *[delta(content=p) for p in pieces(MARKDOWN)], *finish("stop", 257)], 0.002

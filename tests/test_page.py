@@ -12,14 +12,18 @@ import random
 import re
 import shlex
 import shutil
+import signal
+import subprocess
 import sys
 import time
+import urllib.error
+import urllib.request
 
 import axe_playwright_python
 from playwright.sync_api import Error, sync_playwright
 
-from page_server import MARKDOWN, PAGE, REASONING, Server
-from program import Count
+from page_server import CSP, MARKDOWN, PAGE, REASONING, TYPES, Server
+from program import NANO, Count, eval_items
 
 BUDGET = 60 * 1024
 AXE = pathlib.Path(axe_playwright_python.__file__).parent / "axe.min.js"
@@ -27,10 +31,11 @@ WAIT = 20000  # milliseconds
 
 
 def start_browser(playwright):
+    """The system's Chromium, or else the one that `playwright install chromium` brings."""
     names = ["chromium", "chromium-browser", "google-chrome-stable", "google-chrome"]
     path = next(filter(None, map(shutil.which, names)), None)
-    if not path:
-        raise Error("there is no Chromium here: run tools/install-deps --test")
+    if not path and not os.path.exists(playwright.chromium.executable_path):
+        sys.exit("test_page.py: there is no Chromium here: run tools/install-deps --test, or `playwright install chromium`")
     return playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
 
 
@@ -163,6 +168,10 @@ def check_tools(tab):
     tab.send("tool once more")
     tab.send("echo no, leave it")
     yield [m["role"] for m in tab.request()["messages"][-3:]] == ["assistant", "tool", "user"], "a call without result gets one"
+    tab.send("break-in-call")
+    yield tab.last().locator(".call").count() == 1 and tab.last().locator("textarea").count() == 0, "no result is asked for half a call"
+    tab.send("echo go on")
+    yield tab.request()["messages"][-2] == {"role": "assistant", "content": "I look it up."}, "and it is not sent back"
 
 
 def check_stop(tab):
@@ -428,6 +437,7 @@ def check_speed(tab):
     tab.send("paragraph 3000")
     text = tab.last().locator("> .body").inner_text()
     yield text.split() == [f"word{i}" for i in range(3000)] and tab.last().locator("p").count() == 1, "a long paragraph stays one"
+    yield tab.last().locator("br").count() == 0, "and has no breaks"
 
 
 # ---- looks, keys, screen readers ----
@@ -492,7 +502,9 @@ def check_keyboard(tab):
     page.keyboard.press("Enter")
     tab.idle()
     yield tab.request()["messages"][0]["content"] == "echo two\nlines" and page.evaluate("document.activeElement.id") == "input", "Enter sends"
-    page.dispatch_event("#input", "keydown", {"key": "Enter", "isComposing": True})
+    page.fill("#input", "echo half a word")
+    page.evaluate("document.getElementById('input').dispatchEvent(new KeyboardEvent('keydown', {key: 'Enter', isComposing: true, bubbles: true}))")
+    yield page.input_value("#input") == "echo half a word" and len(tab.server.requests) == 1, "Enter of an input method does not send"
     unseen, seen = [], set()
     for _ in range(40):
         page.keyboard.press("Tab")
@@ -509,10 +521,10 @@ def check_announcing(tab):
     page = tab.page
     page.evaluate("""window.heard = []; new MutationObserver(() => heard.push(document.getElementById('announce').textContent))
         .observe(document.getElementById('announce'), {childList: true, characterData: true, subtree: true})""")
-    tab.send("count 2000")
+    tab.send("lines 600")
     heard = page.evaluate("heard")
     yield heard[0] == "The model answers." and 2 <= len(heard) <= 8, f"{len(heard)} announcements"
-    yield "".join(heard[1:]).split() == [str(i) for i in range(2000)], "all of the answer, once"
+    yield "".join(heard[1:]).split() == [str(i) for i in range(600)], "all of the answer, once"
     yield page.get_attribute("#announce", "aria-live") == "polite" and page.locator("[aria-live], [role=log]").count() == 1, "one live region"
 
 
@@ -551,6 +563,93 @@ def check_panel(tab):
     tab.server.status = kept
 
 
+# ---- the real service ----
+
+class Service:
+    """`deepinfer serve` on the nano model; `url` as Server's."""
+
+    def __init__(self, binary):
+        self.process = subprocess.Popen([binary, "serve", "--model", NANO, "--port", "0", "--quiet", "--context", "2048", "--max-batch", "4"],
+                                        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        self.url = ""
+        for line in self.process.stdout:
+            found = re.match(r"listening on (\S+)", line)
+            if found:
+                self.url = found.group(1).rstrip("/") + "/"
+                break
+            print("   ", line.rstrip())
+
+    def get(self, path, **headers):
+        try:
+            with urllib.request.urlopen(urllib.request.Request(self.url + path, headers=headers), timeout=20) as response:
+                return response.status, dict(response.headers), response.read()
+        except urllib.error.HTTPError as error:
+            return error.code, dict(error.headers), error.read()
+
+    def ask(self, request):
+        """The same request without streaming."""
+        body = {k: v for k, v in request.items() if k not in ("stream", "stream_options")}
+        request = urllib.request.Request(self.url + "v1/chat/completions", json.dumps(body).encode(), {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=60) as response:
+            return json.load(response)["choices"][0]["message"]
+
+    def end(self):
+        self.process.terminate()
+        try:
+            return self.process.wait(30)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            return self.process.wait()
+
+
+def check_served_files(service):
+    for path in sorted(pathlib.Path(PAGE).iterdir()):
+        status, headers, body = service.get(path.name)
+        yield (status, body == path.read_bytes(), headers["Content-Type"]) == (200, True, TYPES[path.suffix]), (path.name, status, headers)
+        yield headers["Content-Security-Policy"] == CSP and headers["X-Content-Type-Options"] == "nosniff", headers
+        yield service.get(path.name, **{"If-None-Match": headers["ETag"]})[0] == 304, "not sent again"
+    yield service.get("")[2] == service.get("index.html")[2], "index.html is at /"
+    status, _, body = service.get("api/status")
+    yield status == 200 and set(json.loads(body)) >= {"model", "context", "running", "memory", "kv_blocks"}, body
+
+
+def check_served(tab, shot):
+    """Nothing here depends on what the model says: the page shows what the same request without streaming gets."""
+    page, service = tab.page, tab.server
+    requests = []
+    page.on("request", lambda request: request.method == "POST" and requests.append(json.loads(request.post_data)))
+    item = next(item for item in eval_items() if item["id"] == "tool_call-1")
+    page.fill("[name=temperature]", "0")
+    tab.send("What is 24 / 8?")
+    answer = service.ask(requests[-1])
+    yield tab.last().locator("> .body").inner_text().strip() == answer["content"].strip() != "", answer
+    tab.last().locator("summary").click()
+    yield tab.until(lambda: answer["reasoning_content"].strip().split("\n")[0] in tab.last().inner_text()), answer
+    yield tab.until(lambda: re.search(r"[1-9]\d* in, [1-9]\d* out", page.inner_text("#engine"))), page.inner_text("#engine")
+    yield "2,048 tokens" in page.inner_text("#engine") and "MiB" in page.inner_text("#engine"), page.inner_text("#engine")
+    page.click("#new")
+    page.fill("[name=system]", item["messages"][0]["content"])
+    page.fill("[name=tools]", json.dumps(item["tools"]))
+    tab.send(item["messages"][1]["content"])
+    calls = [call["function"] for call in service.ask(requests[-1])["tool_calls"]]
+    shown = [{"name": call.locator(".bar code").inner_text(), "arguments": call.locator("pre code").inner_text()} for call in tab.last().locator(".call").all()]
+    yield len(calls) == 2 and [(c["name"], json.loads(c["arguments"])) for c in calls] == [(c["name"], json.loads(c["arguments"])) for c in shown], (calls, shown)
+    for field in tab.last().locator("textarea").all():
+        field.fill('{"price": 120, "currency": "EUR"}')
+    shot(tab, "served")
+    tab.last().get_by_role("button", name="Send the results").click()
+    tab.idle()
+    yield [m["role"] for m in requests[-1]["messages"]] == ["system", "user", "assistant", "tool", "tool"], requests[-1]
+    yield tab.last().locator("> .body").inner_text().strip() == service.ask(requests[-1])["content"].strip() != "", tab.last().inner_text()
+    page.fill("[name=max_tokens]", "100000")
+    tab.send("Too much")
+    yield re.search(r"context|tokens", tab.last().locator(".error").inner_text()), tab.last().inner_text()
+    service.process.send_signal(signal.SIGTERM)
+    service.process.wait(30)
+    tab.send("Gone")
+    yield "The server cannot be reached." in tab.last().inner_text(), tab.last().inner_text()
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--binary", default="build/deepinfer")
@@ -578,7 +677,7 @@ def main():
                 tab = Tab(browser, server, permissions=["clipboard-read", "clipboard-write"], **options)
                 count.group(name, [*check(tab, *more), (not tab.faults, tab.faults)])
                 tab.close()
-            except (Error, AssertionError, IndexError, KeyError, ValueError) as error:
+            except (Error, LookupError, ValueError) as error:
                 count.group(name, [(False, f"{type(error).__name__}: {error}")])
             finally:
                 server.shutdown()
@@ -604,6 +703,15 @@ def main():
         group("announcing", check_announcing)
         group("panel", check_panel)
         group("axe", check_axe, shot, own=True)
+        if args.filter in "served":
+            service = Service(args.binary)
+            try:
+                count.group("served files", check_served_files(service))
+                tab = Tab(browser, service)
+                count.group("served", [*check_served(tab, shot), (not tab.faults, tab.faults)])
+            except (Error, OSError, LookupError, ValueError) as error:
+                count.group("served", [(False, f"{type(error).__name__}: {error}")])
+            count.group("the service ends", [(service.end() == 0, "exit status")])
         browser.close()
     return count.finish()
 

@@ -15,11 +15,11 @@ function bytes(n) {
 // Label and text of a row; without text it is not shown.
 const ROWS = {
   "Requests": (s) => `${whole(s.running)} running, ${whole(s.waiting)} waiting`,
-  "Prompts": (s, rate) => `${whole(rate)} tokens/s`,
+  "Prefill": (s, rate) => `${whole(rate)} tokens/s`,
   "KV cache": (s) => share(s.kv_used_blocks, s.kv_blocks, `${whole(s.kv_blocks)} blocks`),
   "Hit rate": (s) => share(s.cached_tokens, s.lookup_tokens, "prompt tokens"),
   "Acceptance": (s) => share(s.accepted, s.drafted, "drafts"),
-  "In all": (s) => `${whole(s.prompt_tokens)} in, ${whole(s.generation_tokens)} out`,
+  "Tokens": (s) => `${whole(s.prompt_tokens)} in, ${whole(s.generation_tokens)} out`,
   "Context": (s) => s.context && `${whole(s.context)} tokens`,
   "Up": (s) => s.uptime_s && s.uptime_s < 5400 ? `${whole(s.uptime_s / 60)} min` : `${(s.uptime_s / 3600).toFixed(1)} h`,
 };
