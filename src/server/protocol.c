@@ -412,10 +412,8 @@ di_status di_exchange_output(struct di_exchange *x, size_t i, const di_output *o
     struct di_answer *a = &x->answers[i];
     if (x->done || a->finished)
         return DI_OK;
-    if (!add_record(x, a, o))
+    if (!add_record(x, a, o) || (x->ops->each && !x->ops->each(x, a, o)))
         return di_fail(err, DI_ERR_MEMORY, "", "out of memory for an answer");
-    if (x->ops->each)
-        x->ops->each(x, a, o);
     if (o->kind == DI_OUTPUT_FINISHED) {
         struct di_http_error e;
         reason_error(o, &e);

@@ -252,7 +252,7 @@ static void add_pair(struct di_exchange *x, struct tokens *t, int32_t id, float 
     di_write_chance(&t->top, logprob);
 }
 
-static void each(struct di_exchange *x, struct di_answer *a, const di_output *o)
+static bool each(struct di_exchange *x, struct di_answer *a, const di_output *o)
 {
     struct own *own = x->own;
     struct tokens *t = &own->tokens[a - x->answers];
@@ -261,7 +261,7 @@ static void each(struct di_exchange *x, struct di_answer *a, const di_output *o)
     const char *comma = t->n ? "," : "";
     bool sampled_is_top = false;
     if (o->kind != DI_OUTPUT_TOKEN || !x->logprobs)
-        return;
+        return true;
     t->n++;
     di_buf_adds(&t->text, comma);
     di_write_token(&t->text, x->setup->engine, o->token, &bytes, room);
@@ -281,6 +281,7 @@ static void each(struct di_exchange *x, struct di_answer *a, const di_output *o)
         add_pair(x, t, o->token, o->logprob);
     }
     di_buf_addc(&t->top, '}');
+    return !t->text.failed && !t->logprobs.failed && !t->offsets.failed && !t->top.failed;
 }
 
 static void write_list(struct di_buf *b, const char *key, struct di_buf *list, bool first)

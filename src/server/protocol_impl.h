@@ -47,8 +47,8 @@ struct di_dialect_ops {
     /* Fields of the request; sets the submissions. */
     di_status (*read)(struct di_exchange *x, di_error *err);
     void (*free)(struct di_exchange *x); /* or NULL */
-    /* Every record, in both forms, after the answer has it; one that has this keeps log-probabilities in its own way. Or NULL. */
-    void (*each)(struct di_exchange *x, struct di_answer *a, const di_output *o);
+    /* Every record, in both forms, after the answer has it; one that has this keeps log-probabilities in its own way. Or NULL. False: memory ran out. */
+    bool (*each)(struct di_exchange *x, struct di_answer *a, const di_output *o);
     /* Streaming. Every record but FINISHED; the end of one answer; of all. */
     void (*record)(struct di_exchange *x, struct di_answer *a, const di_output *o, struct di_buf *out);
     void (*answer_end)(struct di_exchange *x, struct di_answer *a, struct di_buf *out);

@@ -496,12 +496,12 @@ static void error_event(struct di_exchange *x, const struct di_http_error *e, st
 /* ---------------------------------------------------------------- log-probabilities, body */
 
 /* Only tokens of the message's text count, not its end id nor markup. */
-static void each(struct di_exchange *x, struct di_answer *a, const di_output *o)
+static bool each(struct di_exchange *x, struct di_answer *a, const di_output *o)
 {
     struct own *own = x->own;
     (void)a;
     if (!x->logprobs)
-        return;
+        return true;
     if (o->kind == DI_OUTPUT_TOKEN && o->phase == DI_PHASE_OF_CONTENT) {
         di_buf_adds(&own->pending, own->pending.n ? "," : "");
         di_write_logprob(&own->pending, x->setup->engine, o);
@@ -512,6 +512,7 @@ static void each(struct di_exchange *x, struct di_answer *a, const di_output *o)
         di_buf_addv(&own->tokens, di_buf_str(&own->pending));
         di_buf_clear(&own->pending);
     }
+    return !own->pending.failed && !own->fresh.failed && !own->tokens.failed;
 }
 
 static void body(struct di_exchange *x, struct di_buf *out)

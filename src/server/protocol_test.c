@@ -790,6 +790,81 @@ static void test_conversations_are_continued(void **state)
     di_response_store_destroy(kept.store);
 }
 
+/* ---------------------------------------------------------------- memory */
+
+/* A whole exchange into *out. False: something said that memory ran out. */
+static bool run_all(const struct di_exchange_setup *setup, enum di_route route, const char *body, struct di_buf *out)
+{
+    static const di_alternative top[] = {{5, -1}, {6, -2}};
+    static const di_output records[] = {
+        {.kind = DI_OUTPUT_STARTED, .thinking = 1, .text = ""},
+        {.kind = DI_OUTPUT_TOKEN, .phase = DI_PHASE_OF_REASONING, .logprob = -1, .text = "", .alternatives = top, .n_alternatives = 2},
+        {.kind = DI_OUTPUT_REASONING, .text = "why", .text_bytes = 3},
+        {.kind = DI_OUTPUT_TOKEN, .logprob = -2, .text = "", .alternatives = top, .n_alternatives = 2},
+        {.kind = DI_OUTPUT_TOKEN, .logprob = -3, .text = "", .alternatives = top, .n_alternatives = 1},
+        {.kind = DI_OUTPUT_TEXT, .text = "what", .text_bytes = 4},
+        {.kind = DI_OUTPUT_CALL, .text = "a::f", .text_bytes = 4, .call_id = "call_00_x", .call_space = "a"},
+        {.kind = DI_OUTPUT_ARGUMENTS, .text = "{}", .text_bytes = 2},
+        {.kind = DI_OUTPUT_CALL, .text = "g", .text_bytes = 1, .call_id = "call_01_x", .call_space = "", .call_custom = 1},
+        {.kind = DI_OUTPUT_ARGUMENTS, .text = "{\"input\": \"x\"}", .text_bytes = 14},
+        {.kind = DI_OUTPUT_FINISHED, .text = "stop", .text_bytes = 4, .reason = DI_REASON_STOP},
+    };
+    struct di_exchange *x;
+    struct di_http_error e;
+    struct di_exchange_request r = {.route = route, .body = di_str_c(body), .now = 1};
+    bool ok = true;
+    if (di_exchange_create(setup, &r, &x, &e) != DI_OK) {
+        assert_int_equal(e.status, 503);
+        return false;
+    }
+    ok = di_exchange_begin(x, out, NULL) == DI_OK;
+    for (size_t k = 0; ok && k < sizeof records / sizeof *records; k++)
+        for (size_t i = 0; ok && i < di_exchange_submissions(x); i++)
+            ok = di_exchange_output(x, i, &records[k], out, NULL) == DI_OK;
+    di_exchange_destroy(x);
+    return ok;
+}
+
+/* Whichever allocation fails: the exchange says so, or nothing is missing. */
+static void test_every_allocation_can_fail(void **state)
+{
+    static const struct {
+        enum di_route route;
+        const char *body;
+    } cases[] = {
+        {DI_ROUTE_CHAT, "{\"n\":2,\"logprobs\":true,\"request_id\":\"1\"}"},
+        {DI_ROUTE_CHAT, "{\"logprobs\":true,\"request_id\":\"1\",\"stream\":true,\"stream_options\":{\"include_usage\":true}}"},
+        {DI_ROUTE_COMPLETIONS, "{\"prompt\":[\"a\",\"b\"],\"suffix\":\"c\",\"logprobs\":2,\"request_id\":\"1\"}"},
+        {DI_ROUTE_COMPLETIONS, "{\"prompt\":\"a\",\"logprobs\":2,\"request_id\":\"1\",\"stream\":true}"},
+        {DI_ROUTE_COMPLETIONS, "{\"prompt\":\"a\",\"echo\":true,\"request_id\":\"1\",\"best_of\":3}"},
+        {DI_ROUTE_MESSAGES, "{\"request_id\":\"1\"}"},
+        {DI_ROUTE_MESSAGES, "{\"request_id\":\"1\",\"stream\":true}"},
+        {DI_ROUTE_RESPONSES, "{\"input\":\"x\",\"request_id\":\"1\",\"top_logprobs\":1,\"previous_response_id\":\"resp_0\"}"},
+        {DI_ROUTE_RESPONSES, "{\"input\":\"x\",\"request_id\":\"1\",\"top_logprobs\":1,\"stream\":true}"},
+        {DI_ROUTE_MODELS, ""},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct di_buf want = {0};
+        bool ok = false;
+        for (uint64_t n = UINT64_MAX; !ok || n == UINT64_MAX; n = n == UINT64_MAX ? 0 : n + 1) {
+            struct di_exchange_setup setup = plain;
+            struct di_buf out = {0};
+            assert_int_equal(di_response_store_create(4, 1 << 20, &setup.store, NULL), DI_OK);
+            di_response_store_put(setup.store, 0, DI_STR("resp_0"), DI_STR("{\"role\":\"user\",\"content\":\"w\"}"), DI_STR("{}"));
+            di_mem_fail_after(n);
+            ok = run_all(&setup, cases[i].route, cases[i].body, n == UINT64_MAX ? &want : &out);
+            di_mem_fail_after(UINT64_MAX);
+            if (ok && n != UINT64_MAX && !di_str_eq(di_buf_str(&out), di_buf_str(&want)))
+                fail_msg("case %zu: allocation %llu failed, and nobody said so:\n%s\n%s", i, (unsigned long long)n, want.p, out.p);
+            di_buf_fini(&out);
+            di_response_store_destroy(setup.store);
+            assert_true(n == UINT64_MAX || n < 100000);
+        }
+        di_buf_fini(&want);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -803,6 +878,7 @@ int main(void)
         cmocka_unit_test(test_errors_before_the_first_byte),
         cmocka_unit_test(test_models),
         cmocka_unit_test(test_conversations_are_continued),
+        cmocka_unit_test(test_every_allocation_can_fail),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
