@@ -134,6 +134,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if "/" not in name and os.path.isfile(path):
             with open(path, "rb") as f:
                 self.reply(200, f.read(), TYPES[os.path.splitext(name)[1]], Content_Security_Policy=CSP, X_Content_Type_Options="nosniff")
+        elif name == "v1/models" and server.loading:
+            self.reply(503, {"error": {"message": "the model is being loaded", "type": "service_unavailable"}}, Retry_After=2)
         elif name == "v1/models" and self.allowed():
             self.reply(200, {"object": "list", "data": [{"id": "nano", "object": "model", "max_model_len": 65536}]})
         elif name == "api/status" and self.allowed():
@@ -189,6 +191,7 @@ class Server(http.server.ThreadingHTTPServer):
 
     def __init__(self, port=0):
         super().__init__(("127.0.0.1", port), Handler)
+        self.loading = False
         self.key, self.busy, self.running, self.generated, self.disconnects = "", 1, 0, 0, 0
         self.requests, self.paths, self.start = [], [], time.monotonic()
         self.url = f"http://127.0.0.1:{self.server_address[1]}/"

@@ -260,11 +260,24 @@ def check_kept(tab):
     other.close()
 
 
+def check_no_storage(browser, server):
+    tab = Tab(browser, server)
+    tab.context.add_init_script("for (const name of ['localStorage', 'sessionStorage']) "
+                                "Object.defineProperty(window, name, {get() { throw new DOMException('forbidden', 'SecurityError'); }})")
+    tab.page.reload()
+    tab.send("echo one")
+    tab.page.click("#new")
+    tab.send("echo two")
+    yield "two" in tab.last().inner_text() and tab.page.locator("nav .title").all_inner_texts() == ["echo two", "echo one"], "works without"
+    yield not tab.faults, tab.faults
+    tab.close()
+
+
 def check_bounds(tab):
     store = "import('/store.js').then(s => { %s })"
     made = tab.page.evaluate(store % """localStorage.clear(); localStorage.setItem('other', 'x');
         for (let i = 0; i < 70; i++) s.save({...s.create(s.DEFAULTS), title: 't' + i, updated: i + 1});
-        return [s.loadAll().length, s.MOST_CONVERSATIONS, s.loadAll().at(-1).title, localStorage.getItem('other')]""")
+        return [s.loadAll().length, s.MOST_TALKS, s.loadAll().at(-1).title, localStorage.getItem('other')]""")
     yield made == [60, 60, "t10", "x"], made
     made = tab.page.evaluate(store % """localStorage.clear();
         const of = (i, n) => ({...s.create(s.DEFAULTS), title: 'big' + i, updated: i + 1, messages: [{role: 'user', content: 'x'.repeat(n)}]});
@@ -304,6 +317,11 @@ def check_errors(tab):
         text = tab.last().inner_text()
         yield "It begins" in text and said in text, text
     yield tab.last().locator(".error[role=alert]").count() == 1, "errors are alerts"
+    tab.server.loading = True
+    tab.page.reload()
+    yield tab.until(lambda: "idle" in tab.page.inner_text("#summary")) and tab.page.inner_text("#model") == "deepinfer", "the model is being loaded"
+    tab.server.loading = False
+    yield tab.until(lambda: tab.page.inner_text("#model") == "nano"), "and then it is there"
     tab.context.set_offline(True)
     tab.send("echo offline")
     yield "The server cannot be reached." in tab.last().inner_text(), tab.last().inner_text()
@@ -427,7 +445,7 @@ def check_speed(tab):
     }""")
     yield made[1] < 6 * made[0] + 20, f"pushes at the end take {made[1]:.1f} ms, at the beginning {made[0]:.1f}"
     yield made[2] < 5 * 68000, f"{made[2]} nodes for 68000 pushes"
-    for text in ("*" * 2000, "`a" * 1000, "[" * 2000, "_a" * 1000, "**a" * 700, "|" * 2000, "http://" * 285, "~~a" * 666, "\\" * 2000, "(`" * 1000, " " * 1999 + "x", "# " + " #" * 999):
+    for text in ("*" * 2000, "`a" * 1000, "[" * 2000, "_a" * 1000, "**a" * 700, "|" * 2000, "http://" * 285, "--a" * 666, "\\" * 2000, "(`" * 1000, " " * 1999 + "x", "# " + " #" * 999):
         spent = page.evaluate("""async (text) => { const {Markdown} = await import('/markdown.js');
             const start = performance.now(), m = new Markdown(document.createElement('div'));
             for (let i = 0; i < 5; i++) m.push(text); m.finish(); return performance.now() - start; }""", text)
@@ -690,6 +708,7 @@ def main():
         group("settings", check_settings)
         group("kept", check_kept)
         group("bounds of what is kept", check_bounds)
+        group("nothing can be kept", check_no_storage, own=True)
         group("two at once", check_two_at_once)
         group("errors", check_errors)
         group("key", check_key, own=True)

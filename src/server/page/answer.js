@@ -16,7 +16,7 @@ export function resultsOf(messages, answer) {
 
 function addCall(calls, {index = calls.length - 1, id, function: part}) {
   if (!(index >= 0 && index <= calls.length))
-    throw new ApiError("The server's answer has a tool call out of order.");
+    throw new RangeError();
   calls[index] ??= {id: "", type: "function", function: {name: "", arguments: ""}};
   calls[index].id ||= id ?? "";
   calls[index].function.name += part?.name ?? "";
@@ -62,7 +62,7 @@ export class Answer {
       if (signal.aborted)
         meta.finish = "stopped";
       else
-        error = caught instanceof ApiError ? caught : new ApiError("The page met an unexpected answer of the server.");
+        error = caught instanceof ApiError ? caught : new ApiError("The server's answer could not be read.");
     }
     meta.seconds = seconds();
     meta.error = error?.message;

@@ -1,10 +1,13 @@
 // The server's HTTP interface as the page uses it. Addresses are relative to the page, so that it works behind a path prefix too.
 
+import {storage} from "./store.js";
+
 const KEY = "deepinfer.key";
+const session = storage("sessionStorage");
 
 // The API key lives as long as the tab.
-export const apiKey = () => sessionStorage.getItem(KEY) ?? "";
-export const setApiKey = (key) => sessionStorage.setItem(KEY, key);
+export const apiKey = () => session.getItem(KEY) ?? "";
+export const setApiKey = (key) => session.setItem(KEY, key);
 
 const CHAT = "v1/chat/completions";
 const address = (path) => new URL(path, document.baseURI).href;
@@ -42,12 +45,7 @@ async function request(path, options, headers = {}) {
   return response;
 }
 
-export async function getJson(path) {
-  const response = await request(path, {signal: AbortSignal.timeout(5000)});
-  return response.json().catch(() => {
-    throw new ApiError("The server's answer could not be read.");
-  });
-}
+export const getJson = async (path) => (await request(path, {signal: AbortSignal.timeout(5000)})).json();
 
 // The data of each server-sent event.
 async function* events(stream) {

@@ -69,7 +69,7 @@ function save(talk) {
     notice("The oldest conversations were deleted to make room.");
   }
   if (!saved)
-    notice("This conversation is too large for the browser to keep. Export it if you need it.");
+    notice("This conversation is too large to be kept. Export it if you need it.");
 }
 
 function saveLater(talk) {
@@ -142,7 +142,7 @@ function drawMessages() {
   current.messages.forEach(show);
   if (!views.length)
     messages.append(el("div", {class: "welcome"}, el("p", {}, `Ask ${model || "the model"} something.`),
-      el("p", {class: "note"}, "What you write goes to this server only. The conversation stays in this browser.")));
+      el("p", {class: "note"}, "What you write goes to this server only and is kept in this browser.")));
   settle();
 }
 
@@ -264,7 +264,7 @@ function regenerate() {
 function startEditing() {
   editing = true;
   input.value = current.messages.findLast(({role}) => role === "user").content;
-  notice("You edit your last message. What followed it will be replaced. Esc cancels.");
+  notice("What follows this message will be replaced. Esc cancels.");
   fitInput();
   input.focus();
 }
@@ -444,5 +444,9 @@ if (talks.length)
   open(talks[0]);
 else
   startNew();
-const panel = new Panel($("engine"), (summary) => { $("summary").textContent = summary; }, keyIsWanted);
+const panel = new Panel($("engine"), (summary) => {
+  $("summary").textContent = summary;
+  if (summary && !model)
+    loadModel(); // it was not there yet
+}, keyIsWanted);
 loadModel();

@@ -14,9 +14,8 @@ const INLINE = new RegExp([
   /(?<!`)(`+)(?!`)(.+?)(?<!`)\2(?!`)/, // 2, 3 code
   /(\*\*|__)(?=\S)(.+?)(?<=\S)\4/, // 4, 5 strong
   /([*_])(?=\S)(.+?)(?<=\S)\6(?![\w*])/, // 6, 7 emphasis
-  /~~(.+?)~~/, // 8 deleted
-  /!?\[([^\]]+)\]\(<?([^\s)>]+)>?(?: +"[^"]*")?\)/, // 9, 10 link; an image is shown as a link, so that nothing is fetched
-  /(https?:\/\/[^\s<>"'`]*[^\s<>"'`.,;:!?)\]}*_])/, // 11 address
+  /!?\[([^\]]+)\]\(<?([^\s)>]+)>?(?: +"[^"]*")?\)/, // 8, 9 link; an image is shown as a link: nothing is fetched
+  /(https?:\/\/[^\s<>"'`]*[^\s<>"'`.,;:!?)\]}*_])/, // 10 address
 ].map((part) => part.source).join("|"), "g");
 
 const link = (href, label) => /^(https?:\/\/|mailto:)/i.test(href) ?
@@ -30,7 +29,7 @@ function inline(text, depth = 0) {
   for (let m; depth < 8 && (m = pattern.exec(text));) {
     const mark = m[4] ?? m[6], inWord = mark?.[0] === "_" && /\w/.test(text[m.index - 1] ?? "");
     const node = m[1] ? m[1] : m[3] ? el("code", {}, m[3].replace(/^ (.*) $/, "$1")) : inWord ? null : m[5] ? el("strong", {}, ...inner(m[5])) :
-      m[7] ? el("em", {}, ...inner(m[7])) : m[8] ? el("del", {}, ...inner(m[8])) : m[10] ? link(m[10], inner(m[9])) : link(m[11], [m[11]]);
+      m[7] ? el("em", {}, ...inner(m[7])) : m[9] ? link(m[9], inner(m[8])) : link(m[10], [m[10]]);
     const end = node ? pattern.lastIndex : m.index + (mark ?? m[0]).length; // not markup here: its first characters are text
     nodes.push(text.slice(from, node ? m.index : end), node ?? "");
     from = pattern.lastIndex = end;

@@ -3,9 +3,19 @@
 // A conversation: {id, title, updated, settings, messages}. Messages have the shape of the chat API; an answer also has `meta`: {finish, error, seed,
 // seconds, first, usage}. Each conversation has its own key, so that tabs do not overwrite each other.
 
+// Where the browser forbids storage, the page keeps everything in memory.
+export function storage(name) {
+  try {
+    return window[name];
+  } catch {
+    return Object.create({getItem(key) { return this[key] ?? null; }, setItem(key, value) { this[key] = value; }, removeItem(key) { delete this[key]; }});
+  }
+}
+
+const local = storage("localStorage");
 const PREFIX = "deepinfer.conversation.";
 const THEME = "deepinfer.theme";
-export const MOST_CONVERSATIONS = 60;
+export const MOST_TALKS = 60;
 export const MOST_CHARACTERS = 4_000_000; // browsers allow about 5 million
 
 export const DEFAULTS = {system: "", thinking: true, effort: "high", temperature: "", top_p: "", top_k: "", min_p: "", max_tokens: "", seed: "", stop: "",
@@ -38,7 +48,7 @@ function checkMessage(raw) {
 
 function read(key) {
   try {
-    const raw = JSON.parse(localStorage.getItem(key));
+    const raw = JSON.parse(local.getItem(key));
     return key === PREFIX + text(raw.id) ? {id: raw.id, title: text(raw.title).slice(0, 200), ...numbers({updated: 0, ...raw}, ["updated"]),
       settings: checkSettings(raw.settings), messages: list(raw.messages).map(checkMessage).filter(Boolean)} : null;
   } catch {
@@ -46,7 +56,7 @@ function read(key) {
   }
 }
 
-const keys = () => Object.keys(localStorage).filter((key) => key.startsWith(PREFIX));
+const keys = () => Object.keys(local).filter((key) => key.startsWith(PREFIX));
 
 // All conversations, the latest first.
 export const loadAll = () => keys().map(read).filter(Boolean).sort((a, b) => b.updated - a.updated);
@@ -59,10 +69,10 @@ export function save(talk) {
   const key = PREFIX + talk.id, value = JSON.stringify(talk), dropped = [];
   while (value.length <= MOST_CHARACTERS) {
     const others = keys().filter((other) => other !== key);
-    const size = others.reduce((sum, other) => sum + localStorage.getItem(other).length, value.length);
-    if (others.length < MOST_CONVERSATIONS && size <= MOST_CHARACTERS) {
+    const size = others.reduce((sum, other) => sum + local.getItem(other).length, value.length);
+    if (others.length < MOST_TALKS && size <= MOST_CHARACTERS) {
       try {
-        localStorage.setItem(key, value);
+        local.setItem(key, value);
         return {saved: true, dropped};
       } catch {} // full, whatever fills it: make room
     }
@@ -70,17 +80,17 @@ export function save(talk) {
     const gone = oldest ? PREFIX + oldest.id : others[0];
     if (!gone)
       break;
-    localStorage.removeItem(gone);
+    local.removeItem(gone);
     dropped.push(gone.slice(PREFIX.length));
   }
   return {saved: false, dropped};
 }
 
-export const remove = ({id}) => localStorage.removeItem(PREFIX + id);
+export const remove = ({id}) => local.removeItem(PREFIX + id);
 
 // Whether a storage event is about conversations (null: everything was cleared).
 export const isConversationKey = (key) => key === null || key.startsWith(PREFIX);
 
 // "light", "dark", or "" for what the system prefers.
-export const theme = () => ["light", "dark"].find((name) => name === localStorage.getItem(THEME)) ?? "";
-export const setTheme = (name) => localStorage.setItem(THEME, name);
+export const theme = () => ["light", "dark"].find((name) => name === local.getItem(THEME)) ?? "";
+export const setTheme = (name) => local.setItem(THEME, name);

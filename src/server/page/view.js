@@ -56,7 +56,7 @@ class CallView {
 
   // A field for the result, if it is asked for; returns it.
   settle(result, asked) {
-    const field = el("textarea", {rows: 2, class: "mono", spellcheck: "false", placeholder: "What the tool returned"});
+    const field = el("textarea", {rows: 2, class: "mono", spellcheck: "false"});
     if (result !== undefined)
       this.result.replaceChildren(el("div", {class: "bar"}, "Result"), region("pre", "Result", el("code", {}, prettyJson(result))));
     else
