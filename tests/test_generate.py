@@ -9,8 +9,11 @@ import fcntl
 import json
 import math
 import os
+import pty
 import random
 import re
+import select
+import subprocess
 import sys
 
 import program
@@ -244,6 +247,52 @@ def check_resume(count, prog, rng):
     count.group("--resume", results)
 
 
+# ---- statistics ----
+
+def on_terminal(prog, *args):
+    """The run's standard error, which is a terminal."""
+    ours, theirs = pty.openpty()
+    child = prog.start(args, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=theirs)
+    os.close(theirs)
+    shown = b""
+    while select.select([ours], [], [], 120)[0]:
+        try:
+            piece = os.read(ours, 65536)
+        except OSError:  # the other side is closed
+            break
+        shown += piece
+        if not piece:
+            break
+    child.wait(60)
+    os.close(ours)
+    return shown.replace(b"\r\n", b"\n")
+
+
+def check_statistics(count, prog):
+    requests = [{**PROMPT, "temperature": 0, "max_tokens": n} for n in (1, 4, 9)] + [{"prompt": ""}]
+    r = prog.generate(requests, "--context", 1024, "--quiet", "--stats", "--reuse")
+    lines = r.err.splitlines()
+    s = json.loads(lines[-1])
+    h, usage = s["histograms"], [x["usage"] for x in r.records() if "usage" in x]
+    tokens = sum(u["completion_tokens"] for u in usage)
+    results = [
+        (len(lines) == 1 and s["finished"] == 3 and s["running"] == s["waiting"] == 0 and s["free_blocks"] == s["blocks"], s),
+        (s["generated_tokens"] == tokens and s["prompt_tokens"] == sum(u["prompt_tokens"] for u in usage), s),
+        (s["ended"]["length"] + s["ended"]["stop"] == 3 and sum(s["ended"].values()) == 3, s["ended"]),
+        (sum(n for k, n in s["misses"].items() if k != "other_tenant") == s["lookups"] == 3, s["misses"]),
+        (h["iteration_tokens_total"]["count"] == s["steps"], h),
+        (h["inter_token_latency_seconds"]["count"] == tokens - 3, h),
+        (h["request_generation_tokens"]["mean"] == float(f"{tokens / 3:.6g}"), h),
+        (all(x["p50"] <= x["p90"] <= x["p99"] for x in h.values()), h),
+    ]
+    source = prog.write(json.dumps(requests[0]).encode() + b"\n")
+    shown = on_terminal(prog, "generate", "--model", NANO, "--input", source, "--context", 1024, "--quiet", "--stats").splitlines()
+    table = [line.split() for line in shown[1:]]
+    results.append((json.loads(shown[0])["finished"] == 1, shown))
+    results.append((any(row[:2] == [b"time_to_first_token_seconds", b"1"] and len(row) == 6 for row in table), shown))
+    count.group("--stats", results)
+
+
 # ---- memory ----
 
 def check_memory(count, prog):
@@ -275,6 +324,7 @@ def main():
     check_logprobs(count, prog)
     check_formats(count, prog)
     check_resume(count, prog, random.Random(args.seed))
+    check_statistics(count, prog)
     check_memory(count, prog)
     return count.finish()
 
