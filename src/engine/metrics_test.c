@@ -361,6 +361,28 @@ static void test_no_waiting_for_the_worse(void **state)
     sharing_close(&t);
 }
 
+/* Counting included; the requests pass several ends of blocks, which are entered into the index. */
+static void test_steady_steps_allocate_nothing(void **state)
+{
+    static struct sharing t;
+    bool busy;
+    (void)state;
+    sharing_open(&t, 8, 80);
+    for (int i = 0; i < 8; i++) {
+        ask(&t, i, 0, 20, 300);
+        assert_int_equal(di_watch_submit(&t.w[i], t.e, NULL), DI_OK);
+    }
+    for (int i = 0; i < 10; i++)
+        assert_int_equal(di_core_step(t.e, &busy, NULL), DI_OK);
+    uint64_t before = di_mem_calls(), tokens = di_core_stats(t.e).generated_tokens;
+    for (int i = 0; i < 250; i++)
+        assert_int_equal(di_core_step(t.e, &busy, NULL), DI_OK);
+    assert_int_equal(di_mem_calls(), before);
+    assert_int_equal(di_core_stats(t.e).generated_tokens, tokens + 8 * 250);
+    run(&t);
+    sharing_close(&t);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -371,6 +393,7 @@ int main(void)
         cmocka_unit_test(test_shared_rows_are_computed_once),
         cmocka_unit_test(test_cancelled_leader),
         cmocka_unit_test(test_no_waiting_for_the_worse),
+        cmocka_unit_test(test_steady_steps_allocate_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
