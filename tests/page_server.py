@@ -12,7 +12,8 @@ import time
 PAGE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "src", "server", "page")
 CSP = ("default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; "
        "frame-ancestors 'none'")
-TYPES = {".html": "text/html; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8", ".svg": "image/svg+xml"}
+TYPES = {".html": "text/html; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8",
+         ".svg": "image/svg+xml"}
 
 MARKDOWN = """# Sorting
 
@@ -63,7 +64,8 @@ def pieces(text, size=7):
 def finish(reason, completion):
     return [{"choices": [{"index": 0, "delta": {"content": ""}, "finish_reason": reason}]},
             {"choices": [], "usage": {"prompt_tokens": 1200, "completion_tokens": completion, "total_tokens": 1200 + completion,
-                                      "prompt_tokens_details": {"cached_tokens": 1088}, "completion_tokens_details": {"reasoning_tokens": 24}}}]
+                                      "prompt_tokens_details": {"cached_tokens": 1088},
+                                      "completion_tokens_details": {"reasoning_tokens": 24}}}]
 
 
 def tool_chunks(calls):
@@ -102,7 +104,8 @@ def script(request):
         return [*[delta(content=f"{i}\n") for i in range(int(words[1]))], *finish("stop", int(words[1]))], 0.005
     if first == "fail":
         return [delta(content="It begins"), {"error": {"message": "the engine failed in step 7", "type": "internal_error"}}], 0
-    return [*[delta(reasoning_content=p) for p in pieces(REASONING)], *[delta(content=p) for p in pieces(MARKDOWN)], *finish("stop", 257)], 0.002
+    reasoning, content = [delta(reasoning_content=p) for p in pieces(REASONING)], [delta(content=p) for p in pieces(MARKDOWN)]
+    return [*reasoning, *content, *finish("stop", 257)], 0.002
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -122,7 +125,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def allowed(self):
         server = self.server
         if server.key and self.headers.get("Authorization") != f"Bearer {server.key}":
-            self.reply(401, {"error": {"message": "the API key is missing or wrong", "type": "authentication_error", "code": "invalid_api_key"}})
+            self.reply(401, {"error": {"message": "the API key is missing or wrong", "type": "authentication_error"}})
             return False
         return True
 
@@ -199,7 +202,8 @@ class Server(http.server.ThreadingHTTPServer):
 
     def status(self):
         gib = 1 << 30
-        return {"model": "nano", "context": 65536, "uptime_s": round(time.monotonic() - self.start) + 93784, "running": self.running, "waiting": 0,
+        return {"model": "nano", "context": 65536, "uptime_s": round(time.monotonic() - self.start) + 93784,
+                "running": self.running, "waiting": 0,
                 "prompt_tokens": 1_204_311, "generation_tokens": 86_120 + self.generated, "kv_used_blocks": 212, "kv_blocks": 1024,
                 "cached_tokens": 903_233, "lookup_tokens": 1_204_311, "drafted": 51_200, "accepted": 38_912,
                 "memory": {"weights_packed": 151 * gib, "weights_mapped": 9 * gib, "cache": 12 * gib, "activations": 3 * gib // 4,

@@ -33,8 +33,8 @@ function addChunk(message, {usage, choices}) {
     addCall(message.tool_calls, call);
   message.meta.finish = finish_reason ?? message.meta.finish;
   if (usage)
-    message.meta.usage = {prompt: usage.prompt_tokens, completion: usage.completion_tokens, cached: usage.prompt_tokens_details?.cached_tokens,
-      reasoning: usage.completion_tokens_details?.reasoning_tokens};
+    message.meta.usage = {prompt: usage.prompt_tokens, cached: usage.prompt_tokens_details?.cached_tokens,
+      completion: usage.completion_tokens, reasoning: usage.completion_tokens_details?.reasoning_tokens};
   return text || reasoning || calls.length;
 }
 

@@ -85,5 +85,6 @@ export async function* chat(body, signal) {
 export function curl(body) {
   const quote = (text) => `'${text.replaceAll("'", "'\\''")}'`;
   const auth = apiKey() && ' \\\n  -H "Authorization: Bearer $DEEPINFER_API_KEY"';
-  return `curl -N ${quote(address(CHAT))} \\\n  -H 'Content-Type: application/json'${auth} \\\n  -d ${quote(JSON.stringify(body, null, 2))}`;
+  const data = quote(JSON.stringify(body, null, 2));
+  return `curl -N ${quote(address(CHAT))} \\\n  -H 'Content-Type: application/json'${auth} \\\n  -d ${data}`;
 }

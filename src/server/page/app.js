@@ -407,9 +407,7 @@ function onKey(event) {
 }
 
 // Another tab has changed something.
-function onStorage(event) {
-  if (!store.isConversationKey(event.key))
-    return;
+function onStorage() {
   const mine = talks.filter((talk) => talk === current || answers.has(talk));
   talks = [...mine, ...store.loadAll().filter((other) => !mine.some(({id}) => id === other.id))];
   newestFirst();

@@ -1,6 +1,6 @@
 // Helpers over the DOM. Text goes in as text nodes; nothing in this page parses markup from strings.
 
-// el("p", {class: "x", onclick: f, hidden: true}, "text", node, ...): functions become listeners, true an empty attribute, false and null nothing.
+// el("p", {class: "x", onclick: f, hidden: true}, "text", node): functions become listeners, true an empty attribute, false nothing.
 export function el(tag, attributes = {}, ...children) {
   const node = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {

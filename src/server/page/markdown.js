@@ -1,5 +1,5 @@
-// Markdown as it streams in, made of DOM nodes and text nodes only, so that nothing in the text can become markup. A line is final once its end has
-// come; the unfinished last one is drawn again at each push and cut when it grows long. So a push costs the same however much is there.
+// Markdown as it streams in, made of DOM nodes and text nodes only, so that nothing in the text can become markup. A line is final once its
+// end has come; the last one is drawn again at each push and cut when it grows long. So a push costs the same however much is there.
 import {copyButton, el, region} from "./dom.js";
 
 const LONGEST_LINE = 2000; // the patterns below take at most the square of it
@@ -28,8 +28,12 @@ function inline(text, depth = 0) {
   let from = 0;
   for (let m; depth < 8 && (m = pattern.exec(text));) {
     const mark = m[4] ?? m[6], inWord = mark?.[0] === "_" && /\w/.test(text[m.index - 1] ?? "");
-    const node = m[1] ? m[1] : m[3] ? el("code", {}, m[3].replace(/^ (.*) $/, "$1")) : inWord ? null : m[5] ? el("strong", {}, ...inner(m[5])) :
-      m[7] ? el("em", {}, ...inner(m[7])) : m[9] ? link(m[9], inner(m[8])) : link(m[10], [m[10]]);
+    const node = m[1] ? m[1]
+      : m[3] ? el("code", {}, m[3].replace(/^ (.*) $/, "$1"))
+      : inWord ? null
+      : m[5] ? el("strong", {}, ...inner(m[5]))
+      : m[7] ? el("em", {}, ...inner(m[7]))
+      : m[9] ? link(m[9], inner(m[8])) : link(m[10], [m[10]]);
     const end = node ? pattern.lastIndex : m.index + (mark ?? m[0]).length; // not markup here: its first characters are text
     nodes.push(text.slice(from, node ? m.index : end), node ?? "");
     from = pattern.lastIndex = end;
@@ -42,7 +46,7 @@ export class Markdown {
     this.root = root;
     this.tail = "";    // the unfinished line
     this.trial = null; // while it is drawn: the nodes that go again
-    // lists: open ones, outermost first, {indent, root, item}. block: what takes the next line of text. fence: open code block {mark, indent,
+    // lists: open ones, outermost first, {indent, root, item}. block: what takes the next line of text. fence: open code {mark, indent,
     // code}. row: the last line, if it may be a table's head, {line, nodes}. table: body of the open one. glued: the last line goes on.
     this.state = {lists: [], block: null, fence: null, quote: null, row: null, table: null};
   }

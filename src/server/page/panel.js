@@ -23,8 +23,8 @@ const ROWS = {
   "Context": (s) => s.context && `${whole(s.context)} tokens`,
   "Up": (s) => s.uptime_s && s.uptime_s < 5400 ? `${whole(s.uptime_s / 60)} min` : `${(s.uptime_s / 3600).toFixed(1)} h`,
 };
-const MEMORY = {weights_packed: "Weights, packed", weights_mapped: "Weights, mapped", cache: "Cache", activations: "Activations", scratch: "Scratch",
-  total: "Total"};
+const MEMORY = {weights_packed: "Weights, packed", weights_mapped: "Weights, mapped", cache: "Cache", activations: "Activations",
+  scratch: "Scratch", total: "Total"};
 
 const list = (rows) => rows.filter(([, text]) => text).map(([label, text]) => el("div", {}, el("dt", {}, label), el("dd", {}, text)));
 
@@ -76,7 +76,8 @@ export class Panel {
     this.rate.textContent = whole(written);
     this.line.setAttribute("points", this.history.map((y, i) => `${2 * (from + i)},${30 - 28 * y / highest}`).join(" "));
     this.rows.replaceChildren(...list(Object.entries(ROWS).map(([label, text]) => [label, text(status, rate("prompt_tokens"))])));
-    this.memory.replaceChildren(...list(Object.entries(MEMORY).map(([name, label]) => [label, raw.memory?.[name] > 0 && bytes(raw.memory[name])])));
+    const {memory = {}} = raw;
+    this.memory.replaceChildren(...list(Object.entries(MEMORY).map(([name, label]) => [label, memory[name] > 0 && bytes(memory[name])])));
     Object.assign(this, {last: status, time: now});
     this.onStatus(status.running ? `${ROWS.Requests(status)} · ${whole(written)} tokens/s` : "idle");
   }

@@ -1,14 +1,18 @@
 // Conversations in this browser's localStorage. What is read back may have been written by anybody: each field is checked.
 //
-// A conversation: {id, title, updated, settings, messages}. Messages have the shape of the chat API; an answer also has `meta`: {finish, error, seed,
-// seconds, first, usage}. Each conversation has its own key, so that tabs do not overwrite each other.
+// A conversation: {id, title, updated, settings, messages}. Messages have the shape of the chat API; an answer also has `meta`: {finish,
+// error, seed, seconds, first, usage}. Each conversation has its own key, so that tabs do not overwrite each other.
 
 // Where the browser forbids storage, the page keeps everything in memory.
 export function storage(name) {
   try {
     return window[name];
   } catch {
-    return Object.create({getItem(key) { return this[key] ?? null; }, setItem(key, value) { this[key] = value; }, removeItem(key) { delete this[key]; }});
+    return Object.create({
+      getItem(key) { return this[key] ?? null; },
+      setItem(key, value) { this[key] = value; },
+      removeItem(key) { delete this[key]; },
+    });
   }
 }
 
@@ -18,8 +22,8 @@ const THEME = "deepinfer.theme";
 export const MOST_TALKS = 60;
 export const MOST_CHARACTERS = 4_000_000; // browsers allow about 5 million
 
-export const DEFAULTS = {system: "", thinking: true, effort: "high", temperature: "", top_p: "", top_k: "", min_p: "", max_tokens: "", seed: "", stop: "",
-  tools: ""};
+export const DEFAULTS = {system: "", thinking: true, effort: "high", temperature: "", top_p: "", top_k: "", min_p: "", max_tokens: "",
+  seed: "", stop: "", tools: ""};
 
 const text = (value) => typeof value === "string" ? value : "";
 const list = (value) => Array.isArray(value) ? value : [];
@@ -87,9 +91,6 @@ export function save(talk) {
 }
 
 export const remove = ({id}) => local.removeItem(PREFIX + id);
-
-// Whether a storage event is about conversations (null: everything was cleared).
-export const isConversationKey = (key) => key === null || key.startsWith(PREFIX);
 
 // "light", "dark", or "" for what the system prefers.
 export const theme = () => ["light", "dark"].find((name) => name === local.getItem(THEME)) ?? "";

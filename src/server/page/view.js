@@ -83,7 +83,8 @@ export class MessageView {
     this.details = el("details", {hidden: true, ontoggle: () => this.update(this.running)}, this.summary, thoughts);
     this.callList = el("div");
     this.foot = el("div");
-    this.root = el("article", {class: "answer"}, el("h2", {class: "hidden"}, "Answer"), this.details, this.body, this.callList, this.foot, this.actions);
+    this.root = el("article", {class: "answer"}, el("h2", {class: "hidden"}, "Answer"), this.details, this.body, this.callList, this.foot,
+      this.actions);
   }
 
   // running: more may come.
@@ -132,8 +133,8 @@ export class MessageView {
     const asked = last && isWhole(meta) && !results.size;
     const fields = this.calls.map((call, i) => call.settle(results.get(tool_calls[i].id), asked));
     if (asked && fields.length)
-      foot.push(button(fields.length > 1 ? "Send the results" : "Send the result", () => this.handlers.results(fields.map(({value}) => value)),
-        {class: "primary"}));
+      foot.push(button(fields.length > 1 ? "Send the results" : "Send the result",
+        () => this.handlers.results(fields.map(({value}) => value)), {class: "primary"}));
     this.foot.replaceChildren(...foot);
     this.actions.replaceChildren(...[content && copyButton("Copy", () => content), !meta.error && again, copyButton("Copy as curl", curl),
       el("span", {class: "note"}, metaLine(meta))].filter(Boolean));
