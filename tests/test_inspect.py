@@ -3,6 +3,7 @@
     python tests/test_inspect.py --binary build/deepinfer
 """
 import argparse
+import hashlib
 import json
 import os
 import shutil
@@ -107,6 +108,25 @@ def header(path):
         return json.loads(f.read(struct.unpack("<Q", f.read(8))[0]))
 
 
+def digest(directory):
+    """SHA-256 as src/checkpoint/digest.c says, of a checkpoint of which every byte counts."""
+    h = hashlib.sha256(b"deepinfer checkpoint 1\0")
+
+    def add(name):
+        path = os.path.join(directory, name)
+        data = None
+        if os.path.exists(path):
+            with open(path, "rb") as f:
+                data = f.read()
+        h.update(struct.pack("<Q", (1 << 64) - 1 if data is None else len(data)) + (data or b""))
+    for name in ("config.json", "tokenizer.json"):
+        add(name)
+    h.update(struct.pack("<Q", 0))
+    for name in sorted(f for f in os.listdir(directory) if f.startswith("model-")):
+        add(name)
+    return h.hexdigest()
+
+
 def small_models(s, _):
     models = [os.path.join("models", "nano")] + [os.path.join("tests", "data", "vectors", "tiny_" + x) for x in "abcd"]
     for model in models:
@@ -119,6 +139,7 @@ def small_models(s, _):
         status, out, err, _, _ = s.run("--model", directory, "--json", "--plan", "--context", "100", "--batch", "3")
         s.equal(f"{model}: exit status", (status, err), (0, ""))
         result = json.loads(out)
+        s.equal(f"{model}: digest", result["digest"], digest(directory))
         s.equal(f"{model}: tensors", result["tensors"], len(tensors))
         s.equal(f"{model}: bytes", result["bytes"], sum(t["data_offsets"][1] - t["data_offsets"][0] for t in tensors.values()))
         s.equal(f"{model}: sum of the parts", sum(p["bytes"] for p in result["parts"].values()), result["bytes"])
@@ -127,7 +148,7 @@ def small_models(s, _):
             s.equal(f"{model}: {place}", result["plan"][place + "_bytes"], sum(r["bytes"] or 0 for r in regions if r["place"] == place))
         s.equal(f"{model}: weights", sum(r["bytes"] for r in regions if r["kind"] == "weights" and r["name"] != "repacked weights"), result["bytes"])
         status, out, err, _, _ = s.run("--model", directory, "--plan")
-        s.check(f"{model}: text", status == 0 and err == "" and f"{result['bytes']:,}" in out)
+        s.check(f"{model}: text", status == 0 and err == "" and f"{result['bytes']:,}" in out and result["digest"] in out)
     print(f"small models: {len(models)}")
 
 
