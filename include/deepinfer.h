@@ -325,7 +325,8 @@ DI_API di_status di_engine_prompt(const di_engine *engine, const di_submission *
  * In the submission: no text, ids, json, after, save_at and defaults; the tenant is the parent's. `sampling` NULL: the parent's, with what it has left of its
  * max_tokens; then sample 0 continues as the parent does, bit for bit. Penalties and min_tokens count what the branch itself says.
  * Refused at once: DI_ERR_NOT_FOUND (no such request any more) and as di_engine_submit; what depends on where the parent is then (it has ended, fork_at lies
- * ahead of it or within the prompt of a chat request, the context is too short) is in the FINISHED record. Any thread. */
+ * ahead of it or within the prompt of a chat request, a stop string of the branch stands before it, the context is too short) is in the FINISHED record.
+ * Any thread. */
 DI_API di_status di_engine_fork(di_engine *engine, di_request_id parent, const di_submission *submission, di_request_id *id, di_error *err);
 /* Ask a request to end, in whatever state it is; its FINISHED record follows unless it ended by itself before. Returns 0 if there is no such
  * request (any more), else 1. Any thread. */
