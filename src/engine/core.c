@@ -273,7 +273,9 @@ static void retire(struct di_core *e, uint64_t done)
         struct slot *s = &e->slots[i];
         if (s->state != SLOT_LEAVING || s->fence > done)
             continue;
-        if (e->reuse && !s->end_saved && s->n_computed > s->req->r.n_prompt)
+        /* Cut within its prompt (cancelled, preempted): who comes again goes on there instead of computing the rings anew from G. */
+        bool cut = s->n_computed >= DI_BLOCK_TOKENS && s->n_computed < s->req->r.n_prompt;
+        if (e->reuse && !s->end_saved && (cut || s->n_computed > s->req->r.n_prompt))
             save(e, i, s->n_computed);
         di_kv_release(e->store, i);
         if (s->over) {
