@@ -283,6 +283,8 @@ void di_exchange_submission(const struct di_exchange *x, size_t i, di_submission
     s->protocol = x->protocol;
     s->defaults = x->setup->fixed_seeds ? NULL : &x->defaults;
     s->tenant = x->request.tenant;
+    if (priority < 0 && s->tenant) /* among tenants a client can step back, but not push forward */
+        priority = 0;
     s->priority = priority >= INT32_MIN && priority <= INT32_MAX ? (int32_t)priority : 0;
     s->report_start = 1;
     s->n_samples = (int32_t)x->n_samples; /* at most max_submissions */

@@ -1,4 +1,4 @@
-/* Protocols against the official library's event streams (tests/data/text/recipe_outputs.jsonl), against themselves (a stream adds up to the whole
+/* Protocols against the official library's event streams (tests/data/server/recipe_streams.jsonl), against themselves (a stream adds up to the whole
  * answer), and what is refused. */
 #include "server/protocol.h"
 
@@ -307,7 +307,8 @@ static void replace_all(struct di_buf *b, const char *from, const char *to)
     *b = out;
 }
 
-static void check_case(const struct di_json *r, const char *protocol, enum di_route route)
+/* How many streams were compared: 1, or 0 if the record has none of this protocol. */
+static int check_case(const struct di_json *r, const char *protocol, enum di_route route)
 {
     const struct di_json *want = di_json_get(di_json_get(r, "stream"), protocol);
     static struct events events;
@@ -315,7 +316,7 @@ static void check_case(const struct di_json *r, const char *protocol, enum di_ro
     struct di_buf out = {0}, all = {0};
     bool thinking = di_str_starts(di_json_get(r, "start")->text, DI_STR("reasoning")), chat = route == DI_ROUTE_CHAT;
     if (!want)
-        return;
+        return 0;
     di_json_write_compact(&all, want);
     bool empty_thinking = di_str_find(di_buf_str(&all), DI_STR("_ET\""), 0) != SIZE_MAX;
     /* A prefix inside the content: the recordings are of thinking requests. */
@@ -370,29 +371,25 @@ static void check_case(const struct di_json *r, const char *protocol, enum di_ro
     di_buf_fini(&theirs.text);
     di_buf_fini(&out);
     di_buf_fini(&all);
+    return 1;
 }
 
 static void test_recorded_streams(void **state)
 {
     (void)state;
     struct di_buf file = {0};
-    size_t n = 0;
-    assert_int_equal(di_file_read(DI_SOURCE_DIR "/tests/data/text/recipe_outputs.jsonl", (size_t)64 << 20, &file, NULL), DI_OK);
+    int compared = 0;
+    assert_int_equal(di_file_read(DI_SOURCE_DIR "/tests/data/server/recipe_streams.jsonl", (size_t)64 << 20, &file, NULL), DI_OK);
     for (const char *p = file.p, *end; (end = strchr(p, '\n')); p = end + 1) {
         struct di_arena arena;
         struct di_json *r;
         di_arena_init(&arena);
         assert_int_equal(di_json_parse((struct di_str){p, (size_t)(end - p)}, NULL, &arena, &r, NULL), DI_OK);
-        bool filtered = di_str_eqc(di_json_get(r, "backend_finish")->text, "content_filter"); /* nothing filters here */
-        if (di_json_get(r, "stream") && !filtered) {
-            check_case(r, "chat", DI_ROUTE_CHAT);
-            check_case(r, "messages", DI_ROUTE_MESSAGES);
-            check_case(r, "responses", DI_ROUTE_RESPONSES);
-            n++;
-        }
+        compared += check_case(r, "chat", DI_ROUTE_CHAT) + check_case(r, "messages", DI_ROUTE_MESSAGES);
+        compared += check_case(r, "responses", DI_ROUTE_RESPONSES);
         di_arena_fini(&arena);
     }
-    assert_int_equal(n, 37);
+    assert_int_equal(compared, 97);
     di_buf_fini(&file);
 }
 
@@ -406,7 +403,7 @@ static void same_text(const struct di_buf *b, const char *want)
 static void test_submissions(void **state)
 {
     (void)state;
-    struct di_exchange_request r = {.route = DI_ROUTE_CHAT, .body = DI_STR("{\"n\": 3, \"priority\": -2}"), .tenant = 9};
+    struct di_exchange_request r = {.route = DI_ROUTE_CHAT, .body = DI_STR("{\"n\": 3, \"priority\": 2}"), .tenant = 9};
     struct di_exchange *x;
     struct di_http_error e;
     di_submission s;
@@ -417,7 +414,7 @@ static void test_submissions(void **state)
         assert_string_equal(s.protocol, "chat");
         assert_int_equal(s.json_bytes, r.body.n);
         assert_int_equal(s.tenant, 9);
-        assert_int_equal(s.priority, -2);
+        assert_int_equal(s.priority, 2);
         assert_int_equal(s.sample, i);
         assert_int_equal(s.n_samples, 3);
         assert_int_equal(s.after, i ? 41 : 0);
@@ -427,6 +424,13 @@ static void test_submissions(void **state)
     di_exchange_destroy(x);
     struct di_exchange_setup fixed = plain;
     fixed.fixed_seeds = true;
+    r.body = DI_STR("{\"priority\": -2}");
+    for (r.tenant = 0; r.tenant < 2; r.tenant++) { /* with keys nobody pushes others back */
+        assert_int_equal(di_exchange_create(&plain, &r, &x, &e), DI_OK);
+        di_exchange_submission(x, 0, &s);
+        assert_int_equal(s.priority, r.tenant ? 0 : -2);
+        di_exchange_destroy(x);
+    }
     x = open_with(&fixed, DI_ROUTE_MESSAGES, "{}");
     di_exchange_submission(x, 0, &s);
     assert_null(s.defaults);
