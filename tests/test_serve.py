@@ -81,7 +81,7 @@ def test_page(s):
     if r.status == 404:  # built without a page
         return
     yield r.status == 200 and r.headers["content-type"].startswith("text/html"), r
-    yield "default-src 'self'" in r.headers["content-security-policy"], r
+    yield re.search(r"default-src '(self|none)'", r.headers["content-security-policy"]), r
     again = s.get("/", {"If-None-Match": r.headers["etag"]})
     yield again.status == 304 and again.body == b"" and "content-length" not in again.headers, again
     yield s.get("/index.html").body == r.body, "index.html"
@@ -389,7 +389,7 @@ def bearer(key):
 def test_keys(program):
     path = program.path("keys")
     with open(path, "w") as f:
-        f.write("# keys\n\n" + key_line("alpha", "team-a") + key_line("beta", "team-b", "rate=6", prefix="")
+        f.write("# keys\n\n" + key_line("alpha", "team-a") + key_line("beta", "team-b", "rate=1", prefix="")
                 + key_line("gamma", "team-c", "concurrency=1") + key_line("delta", "team-a"))
     with Server(program, "--api-keys", path, "--access-log", "-", "--max-batch", 4) as s:
         ok = {"max_tokens": 1}
@@ -404,7 +404,7 @@ def test_keys(program):
         yield s.get("/metrics", bearer("alpha")).status == 200, "metrics with a key"
         yield s.chat(headers=bearer("beta"), **ok).status == 200, "first"
         r = s.chat(headers=bearer("beta"), **ok)
-        yield r.status == 429 and 1 <= int(r.headers["retry-after"]) <= 10, r
+        yield r.status == 429 and 1 <= int(r.headers["retry-after"]) <= 60, r
         yield s.chat(headers=bearer("alpha"), **ok).status == 200, "another key"
         c = s.stream(headers=bearer("gamma"), max_tokens=5000, ignore_eos=True)
         next(c.events())
@@ -419,7 +419,7 @@ def test_keys(program):
         yield used[0] == 0 and used[1] > 100 and used[2] == used[1] and used[3] == 0 and used[4] == used[1], used
         # Reload: alpha goes, epsilon comes, beta keeps its account; a broken file changes nothing.
         with open(path, "w") as f:
-            f.write(key_line("beta", "team-b", "rate=6") + key_line("epsilon", "team-e"))
+            f.write(key_line("beta", "team-b", "rate=1") + key_line("epsilon", "team-e"))
         s.signal(signal.SIGHUP)
         yield s.until(lambda: s.get("/load", bearer("epsilon")).status == 200) is not None, "reload"
         yield s.chat(headers=bearer("alpha"), **ok).status == 401, "gone"
@@ -459,7 +459,7 @@ def report_61_disconnect_frees_the_slot(program):
                 yield s.until(lambda: s.metrics()["deepinfer_running"] == 1) is not None, "runs"
                 Stream(c).close(reset)
                 seconds = s.until(lambda: s.busy() == 0)
-                yield seconds is not None and seconds < 1, (stream, reset, seconds)
+                yield seconds is not None and seconds < (5 if program.sanitized else 1), (stream, reset, seconds)
         m = s.metrics()
         yield m["deepinfer_client_disconnects_total"] == 4 and m["deepinfer_requests_cancelled_total"] == 4, m
         # In detail: from closing to the engine's account.
@@ -491,7 +491,8 @@ def report_62_disconnect_in_the_queue(program):
 
 
 def report_64_retry_resumes_from_what_was_prefilled(program):
-    with Server(program, "--prefill-chunk", 64, "--cpu-isa", "ref") as s:
+    isa = "avx2" if program.sanitized else "ref"  # slow enough to be cut
+    with Server(program, "--prefill-chunk", 64, "--cpu-isa", isa) as s:
         text = " ".join(f"Line {i} of a long report." for i in range(150))
         c = s.connect()
         c.sendall(chat_request(text, max_tokens=1))
@@ -499,9 +500,13 @@ def report_64_retry_resumes_from_what_was_prefilled(program):
         c.close()
         yield s.until(lambda: s.busy() == 0) is not None, "cancelled"
         done = s.metrics()["deepinfer_step_prompt_rows_total"]
-        usage = s.chat(text, max_tokens=1).json()["usage"]
+        again = s.chat(text, max_tokens=20, temperature=0).json()
+        usage = again["usage"]
         yield done < usage["prompt_tokens"], "it was cancelled while it prefilled"
-        yield usage["prompt_tokens_details"]["cached_tokens"] >= 128, (done, usage)
+        yield usage["prompt_tokens_details"]["cached_tokens"] == done, (done, usage)
+        cold = s.chat(text, max_tokens=20, temperature=0, cache_salt="other").json()
+        yield cold["usage"]["prompt_tokens_details"]["cached_tokens"] == 0, cold["usage"]
+        yield cold["choices"] == again["choices"], (cold, again)
 
 
 def report_65_cancel_hits_nobody_else(program):
