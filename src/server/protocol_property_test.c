@@ -320,6 +320,13 @@ static void check_openai(enum di_route route, size_t n, const char *fields)
     for (const struct di_json *c = di_json_get(v, "choices")->child; c; c = c->next, i++)
         see_choice(&a[i], c, chat ? di_json_get(c, "message") : c);
     assert_int_equal(i, n);
+    int64_t prompt, cached, total, completion = 0;
+    for (size_t k = 0; k < n; k++)
+        completion += answers[k].v[answers[k].n - 1].completion_tokens;
+    assert_true(di_json_int(di_json_get(di_json_get(v, "usage"), "prompt_tokens"), &prompt) && prompt == 20); /* once for all samples */
+    assert_true(di_json_int(di_json_get(di_json_get(v, "usage"), "prompt_cache_hit_tokens"), &cached) &&
+                cached == answers[0].v[0].cached_tokens);
+    assert_true(di_json_int(di_json_get(di_json_get(v, "usage"), "total_tokens"), &total) && total == 20 + completion);
     struct di_buf whole_usage = {0};
     di_json_write_compact(&whole_usage, di_json_get(v, "usage"));
     for (struct di_str sse = di_buf_str(&stream); next_event(&sse, &arena, &v);) {

@@ -607,6 +607,10 @@ static void test_shapes_of_errors(void **state)
         assert_string_equal(e.code ? e.code : "", from[i].code);
         assert_non_null(strstr(e.message, from[i].message));
     }
+    di_buf_clear(&b);
+    di_http_error_set(&e, 404, NULL, "\xFF", "no \"%s\"", "\xE2\x82 \xC3\xA9"); /* of a path, which may hold any bytes */
+    di_http_error_write(DI_DIALECT_OPENAI, &e, (struct di_str){0}, &b);
+    same_text(&b, "{\"error\":{\"message\":\"no \\\"?? \xC3\xA9\\\"\",\"type\":\"not_found_error\",\"param\":\"?\",\"code\":null}}");
     di_error cut = {.code = DI_ERR_INVALID};
     memset(cut.where, 'w', sizeof cut.where - 1);
     for (size_t i = 0; i + 3 < sizeof cut.message; i += 2)

@@ -106,6 +106,36 @@ static void test_what_is_found(void **state)
     di_turn_memory_destroy(m);
 }
 
+/* Every call must be one of this turn, at its place. */
+static void test_several_calls(void **state)
+{
+    (void)state;
+    struct di_turn_memory *m;
+    struct sample s;
+    assert_int_equal(di_turn_memory_create(10, 1 << 20, &m, NULL), DI_OK);
+    make(&s, "call_00_a", "{}", "");
+    s.message.calls = di_realloc(s.message.calls, 2 * sizeof *s.message.calls);
+    memset(&s.message.calls[1], 0, sizeof *s.message.calls);
+    s.message.n_calls = s.message.cap_calls = 2;
+    snprintf(s.message.calls[1].id, sizeof s.message.calls[1].id, "call_01_b");
+    di_buf_adds(&s.message.calls[1].name, "f");
+    di_buf_adds(&s.message.calls[1].arguments, "{}");
+    di_turn_memory_put(m, &s.turn);
+    assert_int_equal(di_turn_memory_stats(m).names, 2);
+    assert_false(find(m, &s, nowhere)); /* one is missing */
+    struct di_chat_call second = {.id = DI_STR("call_01_b"), .name = DI_STR("f"), .arguments = DI_STR("{}")};
+    s.call.next = &second;
+    s.shown.n_calls = 2;
+    assert_true(find(m, &s, nowhere));
+    second.id = DI_STR("call_01_c");
+    assert_false(find(m, &s, nowhere));
+    second.id = DI_STR("call_00_a");
+    s.call.id = DI_STR("call_01_b"); /* the other way round */
+    assert_false(find(m, &s, nowhere));
+    di_message_fini(&s.message);
+    di_turn_memory_destroy(m);
+}
+
 /* Parts count as joined by blank lines. */
 static void test_content_in_parts(void **state)
 {
@@ -194,8 +224,8 @@ static void test_same_json(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_what_is_found), cmocka_unit_test(test_content_in_parts), cmocka_unit_test(test_bounds),
-        cmocka_unit_test(test_prefixes),      cmocka_unit_test(test_same_json),
+        cmocka_unit_test(test_what_is_found), cmocka_unit_test(test_content_in_parts), cmocka_unit_test(test_several_calls),
+        cmocka_unit_test(test_bounds),        cmocka_unit_test(test_prefixes),         cmocka_unit_test(test_same_json),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
