@@ -1,7 +1,7 @@
 /* Protocols: one HTTP exchange of a dialect, from the bytes of its request to the bytes of its response (spec/encoding.md §4).
  *
- * Pure of transport: nothing here knows sockets, threads or clocks. The transport gives the body, hands the exchange's submissions to the engine,
- * passes every output record back and sends what comes out:
+ * Pure of transport: nothing here knows sockets, threads or clocks. The transport gives the body, hands the exchange's submissions to the
+ * engine, passes every output record back and sends what comes out:
  *
  *     di_exchange_create        read and check the body; on failure an error to send with di_http_error_write
  *     di_exchange_submission    for each i: fill a di_submission; the transport adds on_output, user, deadline and calls di_engine_submit
@@ -13,8 +13,9 @@
  *
  * Routes without submissions (models, tokenize, ...) give everything in begin and are finished then.
  *
- * Threads. An exchange belongs to one thread at a time; different exchanges are independent. The setup is shared and only read; the store has its
- * own lock. Exchange calls read the engine through deepinfer.h from the calling thread (tokenizing a long prompt takes milliseconds). */
+ * Threads. An exchange belongs to one thread at a time; different exchanges are independent. The setup is shared and only read; the store
+ * has its own lock. Exchange calls read the engine through deepinfer.h from the calling thread (tokenizing a long prompt takes
+ * milliseconds). */
 #ifndef DI_SERVER_PROTOCOL_H
 #define DI_SERVER_PROTOCOL_H
 
@@ -93,8 +94,8 @@ struct di_exchange_request {
 
 struct di_exchange;
 
-/* Read and check the request; nothing is submitted yet. On error *out is NULL and *error says what to send: di_http_error_write with the route's
- * dialect. *out is destroyed by the caller, after the engine has delivered the FINISHED record of every submission. */
+/* Read and check the request; nothing is submitted yet. On error *out is NULL and *error says what to send: di_http_error_write with the
+ * route's dialect. *out is destroyed by the caller, after the engine has delivered the FINISHED record of every submission. */
 di_status di_exchange_create(const struct di_exchange_setup *setup, const struct di_exchange_request *request, struct di_exchange **out,
                              struct di_http_error *error);
 void di_exchange_destroy(struct di_exchange *x); /* NULL is allowed */
@@ -106,22 +107,22 @@ const char *di_exchange_model(const struct di_exchange *x);
 const char *di_exchange_id(const struct di_exchange *x);
 
 size_t di_exchange_submissions(const struct di_exchange *x);
-/* Initialise *s with what to submit as number i: everything but on_output, user and deadline_ms, which the transport may set. What it points to
- * lives until destroy. Submission i may refer to earlier ones, so call di_exchange_submitted for those first. */
+/* Initialise *s with what to submit as number i: everything but on_output, user and deadline_ms, which the transport may set. What it
+ * points to lives until destroy. Submission i may refer to earlier ones, so call di_exchange_submitted for those first. */
 void di_exchange_submission(const struct di_exchange *x, size_t i, di_submission *s);
 void di_exchange_submitted(struct di_exchange *x, size_t i, di_request_id id);
 
 /* All submissions were accepted: append the first bytes. DI_ERR_MEMORY, as in output: use di_exchange_fail. */
 di_status di_exchange_begin(struct di_exchange *x, struct di_buf *out, di_error *err);
-/* A record of submission i. Append the bytes to send next. Records after the exchange is finished are ignored. A failed request has written its
- * error (before the first byte of a whole body: di_exchange_status says what to send). */
+/* A record of submission i. Append the bytes to send next. Records after the exchange is finished are ignored. A failed request has
+ * written its error (before the first byte of a whole body: di_exchange_status says what to send). */
 di_status di_exchange_output(struct di_exchange *x, size_t i, const di_output *output, struct di_buf *out, di_error *err);
 bool di_exchange_finished(const struct di_exchange *x);
 /* HTTP status of the response: 200, or that of the error if the whole body is one. Final once finished. */
 int di_exchange_status(const struct di_exchange *x);
 
-/* End the exchange with an error. `started`: the response's head has been sent, so a stream gets an error event and its end; else `out` is the
- * whole JSON body for error->status. The exchange is finished. Does nothing if it was already. */
+/* End the exchange with an error. `started`: the response's head has been sent, so a stream gets an error event and its end; else `out`
+ * is the whole JSON body for error->status. The exchange is finished. Does nothing if it was already. */
 void di_exchange_fail(struct di_exchange *x, const struct di_http_error *error, bool started, struct di_buf *out);
 
 /* Bytes to send while waiting, after begin: a comment of the event stream, or a line feed before a JSON body (§4.9). Static. */

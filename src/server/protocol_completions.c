@@ -1,4 +1,5 @@
-/* Completions of raw prompts (spec/encoding.md §4.4): several prompts, several samples of each, the middle between a prompt and a suffix. */
+/* Completions of raw prompts (spec/encoding.md §4.4): several prompts, several samples of each, the middle between a prompt and a suffix.
+ * */
 #include "server/protocol_impl.h"
 
 #include <stdlib.h>

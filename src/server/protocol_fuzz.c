@@ -1,5 +1,5 @@
-/* Any body through any route, then any records: no crash, a body that is one JSON document, a stream that is a sequence of events. There is no engine:
- * what is asked of it is refused.
+/* Any body through any route, then any records: no crash, a body that is one JSON document, a stream that is a sequence of events. There
+ * is no engine: what is asked of it is refused.
  *
  * Input: a byte of route and flags, two bytes of length, a body in which bytes from 128 on stand for pieces of JSON, and records. */
 #include "server/protocol.h"

@@ -1,7 +1,7 @@
 /* Inside of an exchange (protocol.h): what its dialects share.
  *
- * Every record of a submission first goes into its di_answer, which holds the whole answer; then a streaming dialect says what is new, and a whole one
- * writes its body from the answers at the end. Both read the same fields, so the stream adds up to the body. */
+ * Every record of a submission first goes into its di_answer, which holds the whole answer; then a streaming dialect says what is new,
+ * and a whole one writes its body from the answers at the end. Both read the same fields, so the stream adds up to the body. */
 #ifndef DI_SERVER_PROTOCOL_IMPL_H
 #define DI_SERVER_PROTOCOL_IMPL_H
 
@@ -47,7 +47,8 @@ struct di_dialect_ops {
     /* Fields of the request; sets the submissions. */
     di_status (*read)(struct di_exchange *x, di_error *err);
     void (*free)(struct di_exchange *x); /* or NULL */
-    /* Every record, in both forms, after the answer has it; one that has this keeps log-probabilities in its own way. Or NULL. False: memory ran out. */
+    /* Every record, in both forms, after the answer has it; one that has this keeps log-probabilities in its own way. Or NULL. False:
+     * memory ran out. */
     bool (*each)(struct di_exchange *x, struct di_answer *a, const di_output *o);
     /* Streaming. Every record but FINISHED; the end of one answer; of all. */
     void (*record)(struct di_exchange *x, struct di_answer *a, const di_output *o, struct di_buf *out);

@@ -1,5 +1,5 @@
-/* "The stream adds up to the whole answer": random records through both forms of every dialect. And that no order of records, valid or not, makes
- * bytes that are no events. */
+/* "The stream adds up to the whole answer": random records through both forms of every dialect. And that no order of records, valid or
+ * not, makes bytes that are no events. */
 #include "server/protocol.h"
 
 #include "base/json.h"

@@ -1,11 +1,10 @@
-/* Protocols against the official library's event streams (tests/data/server/recipe_streams.jsonl), against themselves (a stream adds up to the whole
- * answer), and what is refused. */
+/* Protocols against the official library's event streams (tests/data/server/recipe_streams.jsonl), against themselves (a stream adds up
+ * to the whole answer), and what is refused. */
 #include "server/protocol.h"
 
 #include "base/file.h"
 #include "base/json.h"
 #include "server/response_store.h"
-#include "text/parser.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -205,63 +204,39 @@ static void read_events(struct di_str sse, struct events *e)
 
 /* ---------------------------------------------------------------- the official library's streams */
 
-struct play {
-    struct di_exchange *x;
-    struct di_buf *out;
-    size_t calls;
-    const char *suffix; /* of call ids */
-};
-
-static void on_event(void *arg, const struct di_parse_event *e)
+/* The records of one case; the engine's own calls are named call_NN. */
+static void push_case(const struct di_json *r, struct di_exchange *x, const char *suffix, struct di_buf *out)
 {
-    static const di_output_kind kinds[] = {[DI_EVENT_REASONING] = DI_OUTPUT_REASONING,
-                                           [DI_EVENT_CONTENT] = DI_OUTPUT_TEXT,
-                                           [DI_EVENT_CALL] = DI_OUTPUT_CALL,
-                                           [DI_EVENT_ARGUMENTS] = DI_OUTPUT_ARGUMENTS};
-    static const di_end_reason reasons[] = {[DI_FINISH_STOP] = DI_REASON_STOP,
-                                            [DI_FINISH_LENGTH] = DI_REASON_LENGTH,
-                                            [DI_FINISH_TOOL_CALLS] = DI_REASON_TOOL_CALLS,
-                                            [DI_FINISH_STOP_STRING] = DI_REASON_STOP};
-    struct play *p = arg;
-    char id[32];
-    di_output o = {.kind = kinds[e->kind], .index = e->index, .text = e->text.p, .text_bytes = e->text.n, .call_space = ""};
-    if (e->kind == DI_EVENT_CALL) {
-        snprintf(id, sizeof id, "call_%02zu%s", p->calls++, p->suffix);
-        o.call_id = id;
+    static const struct {
+        const char *name;
+        di_output_kind kind;
+    } kinds[] = {
+        {"reasoning", DI_OUTPUT_REASONING}, {"content", DI_OUTPUT_TEXT}, {"call", DI_OUTPUT_CALL}, {"arguments", DI_OUTPUT_ARGUMENTS}};
+    static const struct {
+        const char *name;
+        di_end_reason reason;
+    } ends[] = {{"stop", DI_REASON_STOP}, {"length", DI_REASON_LENGTH}, {"tool_calls", DI_REASON_TOOL_CALLS}};
+    const struct di_json *stop = di_json_get(r, "stop");
+    int calls = 0;
+    for (const struct di_json *v = di_json_get(r, "records")->child; v; v = v->next) {
+        struct di_str text = di_json_at(v, 1)->text;
+        char id[32];
+        di_output o = {.text = text.p, .text_bytes = text.n, .call_space = "", .call_id = id};
+        for (size_t k = 0; k < 4; k++)
+            if (di_str_eqc(di_json_at(v, 0)->text, kinds[k].name))
+                o.kind = kinds[k].kind;
+        calls += o.kind == DI_OUTPUT_CALL;
+        o.index = calls - 1;
+        snprintf(id, sizeof id, "call_%02d%s", calls - 1, suffix);
+        push(x, 0, &o, out);
     }
-    if (e->kind == DI_EVENT_DONE)
-        o = (di_output){.kind = DI_OUTPUT_FINISHED,
-                        .reason = reasons[e->finish],
-                        .stop_index = e->finish == DI_FINISH_STOP_STRING ? (int)e->stop_index : -1,
-                        .text = "\n\n", /* the only stop string that is met there */
-                        .text_bytes = e->finish == DI_FINISH_STOP_STRING ? 2 : 0};
-    push(p->x, 0, &o, p->out);
-}
-
-static void feed_case(const struct di_json *r, struct play *p)
-{
-    struct di_str stops[DI_PARSE_MAX_STOP];
-    const struct di_json *pieces = di_json_get(r, "pieces"), *segments = di_json_get(r, "segments");
-    struct di_parser_settings s = {.tools_declared = di_json_get(r, "tools_declared")->boolean,
-                                   .json_mode = di_json_get(r, "json_mode")->boolean,
-                                   .spelling = pieces != NULL,
-                                   .stop = stops};
-    enum di_finish fin;
-    struct di_parser *parser;
-    assert_true(di_parse_start_from_name(di_json_get(r, "start")->text, &s.start));
-    assert_true(di_finish_from_name(di_json_get(r, "backend_finish")->text, &fin));
-    for (const struct di_json *v = di_json_get(r, "stop")->child; v; v = v->next)
-        stops[s.n_stop++] = v->text;
-    assert_int_equal(di_parser_create(&s, on_event, p, &parser, NULL), DI_OK);
-    for (const struct di_json *v = pieces ? pieces->child : NULL; v; v = v->next)
-        di_parser_feed(parser, v->text, DI_PARSE_TEXT, NULL);
-    for (const struct di_json *v = segments ? segments->child : NULL; v; v = v->next) {
-        int64_t control;
-        assert_true(di_json_int(di_json_at(v, 0), &control));
-        di_parser_feed(parser, di_json_at(v, 1)->text, control ? DI_PARSE_CONTROL : DI_PARSE_TEXT, NULL);
-    }
-    assert_int_equal(di_parser_finish(parser, fin, NULL), DI_OK);
-    di_parser_destroy(parser);
+    bool stopped = di_json_is(stop, DI_JSON_STRING);
+    di_output end = {
+        .kind = DI_OUTPUT_FINISHED, .stop_index = stopped ? 0 : -1, .text = stop->text.p, .text_bytes = stopped ? stop->text.n : 0};
+    for (size_t k = 0; k < 3; k++)
+        if (di_str_eqc(di_json_get(r, "finish")->text, ends[k].name))
+            end.reason = ends[k].reason;
+    push(x, 0, &end, out);
 }
 
 static struct di_json *mutable_get(const struct di_json *v, const char *key)
@@ -321,18 +296,21 @@ static int check_case(const struct di_json *r, const char *protocol, enum di_rou
     bool empty_thinking = di_str_find(di_buf_str(&all), DI_STR("_ET\""), 0) != SIZE_MAX;
     /* A prefix inside the content: the recordings are of thinking requests. */
     thinking = thinking || di_str_eqc(di_json_get(r, "start")->text, "content_continued");
-    struct play p = {open_exchange(route, "{\"model\":\"DeepSeek-V4.1-Flash\",\"request_id\":\"1\",\"stream\":true}"), &out, 0,
-                     empty_thinking ? "_ET" : ""};
-    enum di_parse_start start;
-    static const di_answer_start starts[] = {[DI_START_REASONING] = DI_STARTS_REASONING,
-                                             [DI_START_CONTENT] = DI_STARTS_CONTENT,
-                                             [DI_START_TOOL_BLOCK] = DI_STARTS_TOOL_CALLS,
-                                             [DI_START_REASONING_CONTINUED] = DI_STARTS_REASONING_CONTINUED,
-                                             [DI_START_CONTENT_CONTINUED] = DI_STARTS_CONTENT_CONTINUED};
-    assert_true(di_parse_start_from_name(di_json_get(r, "start")->text, &start));
-    push(p.x, 0, &(di_output){.kind = DI_OUTPUT_STARTED, .start = starts[start], .thinking = thinking}, &out);
-    feed_case(r, &p);
-    assert_true(di_exchange_finished(p.x));
+    struct di_exchange *x = open_exchange(route, "{\"model\":\"DeepSeek-V4.1-Flash\",\"request_id\":\"1\",\"stream\":true}");
+    static const struct {
+        const char *name;
+        di_answer_start start;
+    } starts[] = {{"reasoning", DI_STARTS_REASONING},
+                  {"content", DI_STARTS_CONTENT},
+                  {"tool_block", DI_STARTS_TOOL_CALLS},
+                  {"reasoning_continued", DI_STARTS_REASONING_CONTINUED},
+                  {"content_continued", DI_STARTS_CONTENT_CONTINUED}};
+    size_t start = 0;
+    while (!di_str_eqc(di_json_get(r, "start")->text, starts[start].name))
+        start++;
+    push(x, 0, &(di_output){.kind = DI_OUTPUT_STARTED, .start = starts[start].start, .thinking = thinking}, &out);
+    push_case(r, x, empty_thinking ? "_ET" : "", &out);
+    assert_true(di_exchange_finished(x));
     replace_all(&out, "msg_1\"", "resp_1\"");
     read_events(di_buf_str(&out), &events);
     assert_int_equal(events.done, chat);
@@ -361,7 +339,7 @@ static int check_case(const struct di_json *r, const char *protocol, enum di_rou
     if (!di_str_eq(di_buf_str(&ours.lines), di_buf_str(&theirs.lines)))
         fail_msg("%.*s %s\nours:\n%s\ntheirs:\n%s\n", (int)di_json_get(r, "id")->text.n, di_json_get(r, "id")->text.p, protocol,
                  ours.lines.p, theirs.lines.p);
-    di_exchange_destroy(p.x);
+    di_exchange_destroy(x);
     di_arena_fini(&events.arena);
     di_buf_fini(&ours.lines);
     di_buf_fini(&ours.shape);

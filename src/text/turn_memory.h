@@ -1,12 +1,13 @@
 /* What the model wrote, token by token, so that a conversation that comes back is replayed exactly (spec/encoding.md §3.8).
  *
- * A client returns a turn as JSON: key order, spacing, separators and the way bytes were cut into tokens are lost, and the reasoning often too.
- * Rendered again, it is another prompt than the one that is cached. So each turn that ended by itself is remembered: one with calls under the
- * unguessable ids of its calls, a plain one under a hash of all that stood before it and its content. When a request shows a turn that
- * is the same (ids, names, arguments as JSON values, content, and the reasoning if it is there at all), the remembered ids take the place of the
- * rendered ones. What the client changed is rendered as always.
+ * A client returns a turn as JSON: key order, spacing, separators and the way bytes were cut into tokens are lost, and the reasoning
+ * often too. Rendered again, it is another prompt than the one that is cached. So each turn that ended by itself is remembered: one with
+ * calls under the unguessable ids of its calls, a plain one under a hash of all that stood before it and its content. When a request
+ * shows a turn that is the same (ids, names, arguments as JSON values, content, and the reasoning if it is there at all), the remembered
+ * ids take the place of the rendered ones. What the client changed is rendered as always.
  *
- * Turns belong to a tenant; to another they do not exist. Bounded in ids and bytes; what was used longest ago goes first. All calls from any thread. */
+ * Turns belong to a tenant; to another they do not exist. Bounded in ids and bytes; what was used longest ago goes first. All calls from
+ * any thread. */
 #ifndef DI_TEXT_TURN_MEMORY_H
 #define DI_TEXT_TURN_MEMORY_H
 
@@ -39,8 +40,8 @@ struct di_turn {
 };
 /* Remember. Without memory it does nothing. */
 void di_turn_memory_put(struct di_turn_memory *m, const struct di_turn *turn);
-/* Append the ids of the turn that a client shows as `shown` to *out. `thinking`: the prompt shows reasoning of earlier turns, see di_prompt_turn.
- * False: it is not (any more) known, or was changed. */
+/* Append the ids of the turn that a client shows as `shown` to *out. `thinking`: the prompt shows reasoning of earlier turns, see
+ * di_prompt_turn. False: it is not (any more) known, or was changed. */
 bool di_turn_memory_find(struct di_turn_memory *m, uint64_t tenant, const uint8_t prefix[32], const struct di_chat_message *shown,
                          enum di_protocol protocol, bool thinking, struct di_ids *out);
 
