@@ -564,6 +564,14 @@ static void test_shapes_of_errors(void **state)
         snprintf(part, sizeof part, "{\"type\":\"%s\"", kinds[i].anthropic);
         assert_non_null(strstr(b.p, part));
     }
+    di_buf_fini(&b);
+}
+
+static void test_errors_of_the_engine(void **state)
+{
+    (void)state;
+    struct di_http_error e;
+    struct di_buf b = {0};
     static const struct {
         di_error err;
         int status;
@@ -860,6 +868,7 @@ int main(void)
         cmocka_unit_test(test_ids),
         cmocka_unit_test(test_refused_at_once),
         cmocka_unit_test(test_shapes_of_errors),
+        cmocka_unit_test(test_errors_of_the_engine),
         cmocka_unit_test(report_34_a_failure_ends_the_stream),
         cmocka_unit_test(test_errors_before_the_first_byte),
         cmocka_unit_test(test_models),
