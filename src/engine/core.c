@@ -69,6 +69,7 @@ struct di_core {
     struct di_core_stats stats;
     struct di_metrics metrics;
     int n_leaving;
+    int first_prompt; /* slot whose prompt is served first in the next step */
 };
 
 /* ---------------------------------------------------------------- sizes */
@@ -721,13 +722,16 @@ static void name_out(struct di_launch_out *out, int lane, uint64_t generation)
     out->valid = false;
 }
 
-/* Rows of the step: all that decode, then prompts in slot order while the budget lasts. A row at position p decides the token at p + 1; none is
- * launched for a token that max_tokens excludes. */
+/* Rows of the step: all that decode, and prompts while the budget lasts. The next step goes on behind the prompt that took the last of it, so that a
+ * long prompt and a stream of short ones take turns. A row at position p decides the token at p + 1; none is launched for a token that max_tokens
+ * excludes. */
 static void build(struct di_core *e, struct di_launch *l)
 {
     int budget = e->config.prefill_chunk;
     uint64_t before = e->stats.prompt_rows + e->stats.decode_rows;
-    for (int i = 0; i < e->config.max_batch; i++) {
+    int first = e->first_prompt;
+    for (int k = 0; k < e->config.max_batch; k++) {
+        int i = (first + k) % e->config.max_batch;
         struct slot *s = &e->slots[i];
         if (s->state != SLOT_RUNNING)
             continue;
@@ -741,8 +745,8 @@ static void build(struct di_core *e, struct di_launch *l)
         int rows = prompt && left > budget ? budget : (int)left;
         if (rows == 0)
             continue;
-        if (prompt)
-            budget -= rows;
+        if (prompt && (budget -= rows) == 0)
+            e->first_prompt = (i + 1) % e->config.max_batch;
         *(prompt ? &e->stats.prompt_rows : &e->stats.decode_rows) += (uint64_t)rows;
         int64_t before = s->replay.tail - s->n_rows; /* rows before the tail */
         if (before > 0 && !s->replay.mask)

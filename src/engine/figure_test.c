@@ -202,6 +202,43 @@ static void figure_15_5_others_overtake(void **state)
     fixture_close(&f);
 }
 
+/* Prompts take turns at the rows of a step: a long one does not hold up a short one, whichever slot it has, nor does a stream of short ones it. */
+static void figure_15_5_prompts_take_turns(void **state)
+{
+    struct fixture f;
+    static int32_t room[202][CONTEXT];
+    static struct di_watch small[200], big;
+    (void)state;
+    for (int late = 0; late < 2; late++) {
+        int sent = 0, at_once = 0;
+        open_core(&f, 3, 16, 0);
+        for (; sent < 2 * late; sent++) { /* these take the slots before the long one */
+            small[sent] = watch(room[sent], 32, 1, (uint32_t)sent + 3);
+            send(&f, &small[sent]);
+        }
+        big = watch(room[201], 640, 1, 2); /* 40 steps of its own */
+        send(&f, &big);
+        for (int steps = 0; !big.over; steps++) {
+            assert_true(steps < 40 * 3 + 10);
+            while (sent < 200 && at_once < 2) {
+                small[sent] = watch(room[sent], 32, 1, (uint32_t)sent + 3);
+                send(&f, &small[sent++]);
+                at_once++;
+            }
+            step(&f);
+            at_once = 0;
+            for (int i = 0; i < sent; i++)
+                at_once += !small[i].over;
+        }
+        assert_true(sent > 20); /* they had their share */
+        run(&f);
+        right(&f, &big);
+        for (int i = 0; i < sent; i++)
+            right(&f, &small[i]);
+        fixture_close(&f);
+    }
+}
+
 /* An id that does not exist is an error that names its place, and nothing is queued. */
 static void figure_15_6_invalid_id_is_an_error_with_position(void **state)
 {
@@ -381,6 +418,7 @@ int main(void)
         cmocka_unit_test(figure_15_3_no_preemption_without_need),
         cmocka_unit_test(figure_15_3_a_victim_makes_progress_first),
         cmocka_unit_test(figure_15_5_others_overtake),
+        cmocka_unit_test(figure_15_5_prompts_take_turns),
         cmocka_unit_test(figure_15_6_invalid_id_is_an_error_with_position),
         cmocka_unit_test(figure_15_7_work_of_the_engines_thread),
         cmocka_unit_test(figure_15_10_same_seed_same_text_under_preemption),
