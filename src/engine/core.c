@@ -1,76 +1,6 @@
-#include "engine/core.h"
+#include "engine/core_impl.h"
 
 #include "base/clock.h"
-#include "engine/pipeline.h"
-#include "engine/reuse.h"
-
-/* A request from submit to its end. Waiting ones form a list in order of arrival; running ones own a slot. */
-struct request {
-    struct request *next;
-    int64_t id;
-    struct di_request r;            /* prompt and the sampler's lists point behind this struct */
-    struct di_token_counts *counts; /* only for penalties */
-    uint64_t key;
-    int64_t n_done;   /* tokens known to the engine's thread: prompt and reported */
-    int64_t n_resume; /* of these, what is to be computed again before the next token: n_prompt, or more after a preemption */
-    int64_t last_token_ns;
-    struct di_request_facts facts;
-    int64_t seen_resume; /* n_done when it (re)started: a victim must have made progress */
-    int64_t n_reached;   /* most rows that were computed so far: they can be reused */
-    int passed_over;
-    bool cancelled;
-    struct request *leader; /* di_request.after while it lives, or one that is just computing the same beginning (guessed) */
-    bool guessed;
-    int64_t n_common; /* this one is ready when the leader has reached so many rows */
-    int n_followers;  /* requests that name this one as their leader */
-    int32_t tokens[]; /* [n_prompt + max_tokens]; the pipeline appends */
-};
-
-/* FREE -> RUNNING -> LEAVING (nothing more is scheduled; results of launches up to `fence` are out) -> FREE. */
-enum slot_state { SLOT_FREE, SLOT_RUNNING, SLOT_LEAVING };
-struct slot {
-    enum slot_state state;
-    struct request *req;
-    uint64_t generation;
-    int64_t n_rows;     /* positions launched */
-    int64_t n_computed; /* of these, positions whose launch is done */
-    int64_t common;     /* other requests shared the prefix so far, but left no state there; 0 = no such row */
-    int64_t right_from; /* of its rings, see di_reuse_start */
-    int64_t save_at;    /* the next row before which its state is to be saved, 0 = none; the launches pause there */
-    struct di_replay replay;
-    uint64_t page_version;
-    uint64_t fence; /* LEAVING: number of the last launch that names the slot */
-    bool end_saved; /* LEAVING: its last state is kept */
-    bool over;      /* LEAVING: the request has ended; else it goes back to the queue (preempted) */
-};
-
-/* Service that a tenant has had, in tokens; the least served goes first. A small table: tenants that do not wait are forgotten. */
-#define TENANTS 64
-struct tenant {
-    uint64_t id;
-    int64_t served;
-};
-
-struct di_core {
-    struct di_core_config config;
-    int64_t context, next_id;
-    int vocab;
-    struct di_kv_store *store;
-    struct di_pipeline *pipe;
-    struct di_reuse *reuse; /* NULL: no_reuse */
-    struct di_replay_rules replay;
-    uint64_t page_versions;
-    struct slot *slots;
-    struct request *queue;
-    struct tenant tenants[TENANTS];
-    int n_tenants;
-    struct di_launch *under_way;   /* launched, results not handled */
-    int64_t last_ended_ns, now_ns; /* now: of the present step, read again when it has waited */
-    struct di_core_stats stats;
-    struct di_metrics metrics;
-    int n_leaving;
-    int first_prompt; /* slot whose prompt is served first in the next step */
-};
 
 /* ---------------------------------------------------------------- sizes */
 
@@ -183,20 +113,10 @@ static void free_request(struct request *q)
     di_free(q);
 }
 
-/* Those that wait for p wait no longer. */
-static void leave_leader(struct di_core *e, struct request *p, bool guessed_only)
-{
-    for (struct request *q = e->queue; q && p->n_followers; q = q->next)
-        if (q->leader == p && (q->guessed || !guessed_only)) {
-            q->leader = NULL;
-            p->n_followers--;
-        }
-}
-
 /* A request that its owner has been told the end of. */
 static void drop_request(struct di_core *e, struct request *q)
 {
-    leave_leader(e, q, false);
+    di_core_leave_leader(e, q, false);
     if (q->leader)
         q->leader->n_followers--;
     free_request(q);
@@ -232,7 +152,7 @@ static void tell_end(struct di_core *e, struct request *q, enum di_end end, cons
 
 /* No more rows for a slot. Its memory stays until the launches that name it are done: the last one is the one under way, or, between a launch and
  * the handling of its predecessor, the one just launched (both are the newest). */
-static void leave(struct di_core *e, struct slot *s, bool over)
+void di_core_leave(struct di_core *e, struct slot *s, bool over)
 {
     e->n_leaving += s->state != SLOT_LEAVING;
     s->state = SLOT_LEAVING;
@@ -240,7 +160,7 @@ static void leave(struct di_core *e, struct slot *s, bool over)
     s->fence = e->under_way ? e->under_way->number : 0;
 }
 
-static void save(struct di_core *e, int slot, int64_t at)
+void di_core_save(struct di_core *e, int slot, int64_t at)
 {
     struct slot *s = &e->slots[slot];
     di_reuse_save(e->reuse, slot, s->req->tokens, at, s->n_rows, s->right_from);
@@ -252,19 +172,9 @@ static void end_slot(struct di_core *e, struct slot *s, enum di_end end, const d
 {
     s->end_saved = e->reuse && s->n_computed > s->req->r.n_prompt;
     if (s->end_saved)
-        save(e, (int)(s - e->slots), s->n_computed);
-    leave(e, s, true);
+        di_core_save(e, (int)(s - e->slots), s->n_computed);
+    di_core_leave(e, s, true);
     tell_end(e, s->req, end, err);
-}
-
-static void enqueue(struct di_core *e, struct request *q, bool front)
-{
-    struct request **link = &e->queue;
-    while (!front && *link)
-        link = &(*link)->next;
-    q->next = *link;
-    *link = q;
-    e->stats.waiting++;
 }
 
 /* Free the slots whose last launch is done. */
@@ -277,14 +187,14 @@ static void retire(struct di_core *e, uint64_t done)
         /* Cut within its prompt (cancelled, preempted): who comes again goes on there instead of computing the rings anew from G. */
         bool cut = s->n_computed >= DI_BLOCK_TOKENS && s->n_computed < s->req->r.n_prompt;
         if (e->reuse && !s->end_saved && (cut || s->n_computed > s->req->r.n_prompt))
-            save(e, i, s->n_computed);
+            di_core_save(e, i, s->n_computed);
         di_kv_release(e->store, i);
         if (s->over) {
             drop_request(e, s->req);
         } else {
-            leave_leader(e, s->req, true); /* who knows for how long it waits */
+            di_core_leave_leader(e, s->req, true); /* who knows for how long it waits */
             s->req->n_resume = s->req->n_done;
-            enqueue(e, s->req, true);
+            di_core_enqueue(e, s->req, true);
         }
         s->req = NULL;
         s->state = SLOT_FREE;
@@ -382,110 +292,6 @@ static struct request *request_create(const struct di_request *r)
     return q;
 }
 
-/* A request that is not over, by its id. *slot: where it runs, -1 = it waits. */
-static struct request *find(const struct di_core *e, int64_t id, int *slot)
-{
-    for (*slot = 0; *slot < e->config.max_batch; ++*slot) {
-        const struct slot *s = &e->slots[*slot];
-        if ((s->state == SLOT_RUNNING || (s->state == SLOT_LEAVING && !s->over)) && s->req->id == id)
-            return s->req;
-    }
-    *slot = -1;
-    struct request *q = e->queue;
-    while (q && q->id != id)
-        q = q->next;
-    return q;
-}
-
-/* The next row at which the launches of a slot pause, so that its state can be saved: not launched yet, not computed. The end of the prompt needs no
- * pause, a launch ends there. */
-static int64_t next_save(const struct di_core *e, const struct slot *s)
-{
-    const struct request *q = s->req;
-    int64_t next = INT64_MAX, least = s->n_rows > s->n_computed ? s->n_rows : s->n_computed + 1;
-    if (least < s->right_from)
-        least = s->right_from;
-    if (s->common >= least)
-        next = s->common;
-    for (size_t i = 0; i < q->r.n_save_at; i++)
-        if (q->r.save_at[i] >= least && q->r.save_at[i] < next && q->r.save_at[i] < q->r.n_prompt)
-            next = q->r.save_at[i];
-    for (const struct request *f = e->queue; f && q->n_followers; f = f->next)
-        if (f->leader == q && f->n_common >= least && f->n_common < next && f->n_common < q->r.n_prompt)
-            next = f->n_common;
-    return next == INT64_MAX ? 0 : next;
-}
-
-static int64_t common_tokens(const struct request *a, int64_t n_a, const struct request *b, int64_t n_b)
-{
-    int64_t n = 0, most = n_a < n_b ? n_a : n_b;
-    while (n < most && a->tokens[n] == b->tokens[n])
-        n++;
-    return n;
-}
-
-/* A waiting q whose prompt begins like that of p, which is running and has not come so far, waits for it: both would only share the row budget to
- * compute the same rows twice. Never behind a worse priority, never for one that is not running. */
-static void guess_leader(const struct di_core *e, struct request *p, struct request *q)
-{
-    bool alike = q->r.tenant == p->r.tenant && q->r.space == p->r.space && q->r.priority >= p->r.priority && q->n_resume == q->r.n_prompt &&
-                 di_replay_mode_of(&e->replay, p->r.replay) == di_replay_mode_of(&e->replay, q->r.replay);
-    if (p == q || !alike || (q->leader && !q->guessed) || !e->reuse || !e->config.states)
-        return;
-    int64_t n = common_tokens(p, p->r.n_prompt, q, q->r.n_prompt);
-    if (n < DI_BLOCK_TOKENS || n <= p->n_reached || (q->leader && n <= q->n_common))
-        return;
-    if (q->leader)
-        q->leader->n_followers--;
-    q->leader = p;
-    q->guessed = true;
-    q->n_common = n;
-    p->n_followers++;
-}
-
-/* Of the running ones. */
-static void guess_leaders(struct di_core *e, struct request *q)
-{
-    for (int i = 0; i < e->config.max_batch; i++) {
-        struct slot *s = &e->slots[i];
-        if (s->state == SLOT_RUNNING && s->n_computed < s->req->r.n_prompt) {
-            guess_leader(e, s->req, q);
-            s->save_at = next_save(e, s);
-        }
-    }
-}
-
-/* p starts: the next ones of the queue may wait for it. */
-#define LOOK_AHEAD 64
-static void guess_followers(struct di_core *e, struct request *p)
-{
-    struct request *q = e->queue;
-    for (int i = 0; q && i < LOOK_AHEAD; i++, q = q->next)
-        guess_leader(e, p, q);
-}
-
-/* Let q wait for the request that it names, and see to it that the state is kept where they part: now if it is there, else when it is reached. */
-static void follow(struct di_core *e, struct request *q)
-{
-    int slot;
-    struct request *p = e->reuse && q->r.after < q->id ? find(e, q->r.after, &slot) : NULL;
-    if (!q->r.after)
-        guess_leaders(e, q);
-    if (!p || p->r.tenant != q->r.tenant)
-        return;
-    int64_t n = common_tokens(p, p->n_done, q, q->r.n_prompt);
-    q->n_common = n < p->r.n_prompt ? n : p->r.n_prompt; /* what is behind the prompt is there, but for the row under way */
-    q->leader = p;
-    p->n_followers++;
-    if (slot < 0)
-        return;
-    struct slot *s = &e->slots[slot];
-    int64_t at = n < s->n_computed ? n : s->n_computed;
-    if (at > 0 && at >= n - 1)
-        save(e, slot, at); /* nothing happens if the rings do not hold it any more */
-    s->save_at = next_save(e, s);
-}
-
 di_status di_core_submit(struct di_core *e, const struct di_request *r, int64_t *id, di_error *err)
 {
     di_status status = DI_OK;
@@ -501,8 +307,8 @@ di_status di_core_submit(struct di_core *e, const struct di_request *r, int64_t 
     q->id = ++e->next_id;
     if (id)
         *id = q->id;
-    enqueue(e, q, false);
-    follow(e, q);
+    di_core_enqueue(e, q, false);
+    di_core_follow(e, q);
     q = NULL;
 out:
     if (q)
@@ -513,159 +319,10 @@ out:
 bool di_core_cancel(struct di_core *e, int64_t id)
 {
     int slot;
-    struct request *q = find(e, id, &slot);
+    struct request *q = di_core_find(e, id, &slot);
     if (q)
         q->cancelled = true;
     return q != NULL;
-}
-
-/* ---------------------------------------------------------------- admission */
-
-static int64_t *served(struct di_core *e, uint64_t tenant)
-{
-    int64_t least = INT64_MAX;
-    for (int i = 0; i < e->n_tenants; i++) {
-        if (e->tenants[i].id == tenant)
-            return &e->tenants[i].served;
-        least = e->tenants[i].served < least ? e->tenants[i].served : least;
-    }
-    if (e->n_tenants == TENANTS) /* forget all: they start level again */
-        e->n_tenants = 0;
-    e->tenants[e->n_tenants] = (struct tenant){tenant, least == INT64_MAX ? 0 : least}; /* a newcomer owes nothing and is owed nothing */
-    return &e->tenants[e->n_tenants++].served;
-}
-
-/* Does a go before b? Priority, then the tenant that had less, then arrival (list order: the earlier one is asked as b). */
-static bool goes_before(struct di_core *e, const struct request *a, const struct request *b)
-{
-    if (a->r.priority != b->r.priority)
-        return a->r.priority < b->r.priority;
-    return *served(e, a->r.tenant) < *served(e, b->r.tenant);
-}
-
-static int free_slot(const struct di_core *e)
-{
-    for (int i = 0; i < e->config.max_batch; i++)
-        if (e->slots[i].state == SLOT_FREE)
-            return i;
-    return -1;
-}
-
-/* Overtaking ends when somebody was passed over so often: then blocks gather until that one fits. */
-#define PATIENCE 64
-
-static bool is_ready(const struct request *q)
-{
-    return !q->leader || q->leader->n_reached >= q->n_common;
-}
-
-/* The next waiting request to start: the first in order that fits. Those in front that do not fit were passed over. */
-static struct request **next_fitting(struct di_core *e)
-{
-    struct request **best = NULL, **first = NULL;
-    for (struct request **link = &e->queue; *link; link = &(*link)->next) {
-        struct request *q = *link;
-        if (!is_ready(q))
-            continue;
-        bool fits = di_kv_blocks_for(q->r.n_prompt + q->r.max_tokens) <= di_kv_available(e->store);
-        if (!first || goes_before(e, q, *first))
-            first = link;
-        if (fits && (!best || goes_before(e, q, *best)))
-            best = link;
-    }
-    if (best && first != best && (*first)->passed_over++ >= PATIENCE)
-        return NULL;
-    return best;
-}
-
-static void record_start(struct di_core *e, struct request *q, const struct di_reuse_start *from)
-{
-    e->stats.lookups += e->reuse != NULL;
-    e->stats.lookup_tokens += e->reuse ? (uint64_t)q->n_resume : 0;
-    e->stats.cached_tokens += (uint64_t)from->row;
-    bool bounded = from->bounded || from->replay.tail > 0;
-    e->stats.bounded += bounded;
-    q->facts.bounded |= bounded;
-    if (from->miss == DI_MISS_DIVERGED)
-        di_metrics_add(&e->metrics, DI_HISTOGRAM_DIVERGED_AT, from->miss_at);
-    if (q->facts.queue_ns >= 0) /* again, after a preemption */
-        return;
-    q->facts.queue_ns = e->now_ns - q->r.arrived_ns;
-    q->facts.cached = from->row;
-    q->facts.miss = from->miss;
-    q->facts.skipped = from->replay.tail > from->row ? from->replay.tail - from->row : 0;
-    q->facts.miss_at = from->miss == DI_MISS_NONE ? -1 : from->miss_at;
-    di_metrics_add(&e->metrics, DI_HISTOGRAM_QUEUE_TIME, q->facts.queue_ns);
-}
-
-static bool start(struct di_core *e, struct di_launch *l, int slot, struct request *q)
-{
-    struct slot *s = &e->slots[slot];
-    int64_t total = q->r.n_prompt + q->r.max_tokens;
-    int64_t tail = di_replay_tail(&e->replay, q->r.replay, q->r.n_prompt);
-    struct di_reuse_ask ask = {
-        .tokens = q->tokens, .n = q->n_resume, .total = total, .tenant = q->r.tenant, .space = q->r.space, .tail = tail};
-    struct di_reuse_start from = {.replay.tail = (int32_t)tail};
-    if (e->reuse ? !di_reuse_begin(e->reuse, slot, &ask, &from) : !di_kv_reserve(e->store, slot, total))
-        return false;
-    from.replay.mask = di_replay_mode_of(&e->replay, q->r.replay) == DI_REPLAY_MASK;
-    if (from.copies)
-        l->copies[l->n_copies++] = (struct di_block_copy){from.copy_from, from.copy_to, from.copy_tokens};
-    *s = (struct slot){.state = SLOT_RUNNING,
-                       .req = q,
-                       .generation = s->generation,
-                       .n_rows = from.row,
-                       .n_computed = from.row,
-                       .common = from.save_at,
-                       .right_from = from.right_from,
-                       .replay = from.replay,
-                       .page_version = ++e->page_versions};
-    record_start(e, q, &from);
-    if (q->leader)
-        q->leader->n_followers--;
-    q->leader = NULL;
-    q->n_reached = q->n_reached > from.row ? q->n_reached : from.row;
-    guess_followers(e, q);
-    s->save_at = next_save(e, s);
-    if (q->r.on_start)
-        q->r.on_start(q->r.ctx, from.row);
-    *di_pipeline_lane(e->pipe, slot) = (struct di_lane){.tokens = q->tokens,
-                                                        .n_prompt = q->r.n_prompt,
-                                                        .n_limit = q->r.n_prompt + q->r.max_tokens,
-                                                        .params = &q->r.sampling,
-                                                        .ignore_end = q->r.ignore_end,
-                                                        .key = q->key,
-                                                        .counts = q->counts,
-                                                        .forced = q->r.forced,
-                                                        .n_forced = q->r.n_forced};
-    q->seen_resume = q->n_done;
-    *served(e, q->r.tenant) += q->r.n_prompt + q->r.max_tokens;
-    e->stats.running++;
-    return true;
-}
-
-/* Somebody of a better priority waits and finds no place: the running one of the worst priority that was started last gives way. */
-static void preempt(struct di_core *e)
-{
-    const struct request *best = NULL;
-    struct slot *victim = NULL;
-    for (const struct request *q = e->queue; q; q = q->next)
-        if (is_ready(q) && (!best || q->r.priority < best->r.priority))
-            best = q;
-    for (int i = 0; best && i < e->config.max_batch; i++) {
-        struct slot *s = &e->slots[i];
-        if (s->state == SLOT_LEAVING)
-            return; /* a place is about to come free */
-        if (s->state != SLOT_RUNNING || s->req->r.priority <= best->r.priority || s->req->n_done == s->req->seen_resume)
-            continue;
-        if (!victim || s->req->r.priority > victim->req->r.priority ||
-            (s->req->r.priority == victim->req->r.priority && s->req->id > victim->req->id))
-            victim = s;
-    }
-    if (!victim)
-        return;
-    leave(e, victim, false);
-    e->stats.preempted++;
 }
 
 /* End what was cancelled or is late. */
@@ -691,24 +348,6 @@ static void sweep(struct di_core *e)
         e->stats.waiting--;
         tell_end(e, q, q->cancelled ? DI_END_CANCELLED : DI_END_DEADLINE, NULL);
         drop_request(e, q);
-    }
-}
-
-static void admit(struct di_core *e, struct di_launch *l)
-{
-    sweep(e);
-    while (e->queue) {
-        int slot = free_slot(e);
-        struct request **link = slot < 0 ? NULL : next_fitting(e);
-        if (!link) {
-            preempt(e);
-            return;
-        }
-        struct request *q = *link, *next = q->next;
-        if (!start(e, l, slot, q))
-            return;
-        *link = next;
-        e->stats.waiting--;
     }
 }
 
@@ -842,8 +481,8 @@ static void enter_computed(struct di_core *e, const struct di_launch *l)
             s->page_version = ++e->page_versions;
         }
         if (now == s->save_at || now == q->r.n_prompt) {
-            save(e, c->slot, now);
-            s->save_at = next_save(e, s);
+            di_core_save(e, c->slot, now);
+            s->save_at = di_core_next_save(e, s);
         }
     }
 }
@@ -881,7 +520,8 @@ di_status di_core_step(struct di_core *e, bool *busy, di_error *err)
     uint64_t host_ns = e->stats.host_ns;
     di_status status = DI_OK;
     struct di_launch *previous = e->under_way, *l = di_pipeline_next(e->pipe);
-    admit(e, l);
+    sweep(e);
+    di_core_admit(e, l);
     build(e, l);
     e->under_way = NULL;
     if (l->n_chunks > 0 || l->n_copies > 0) {
