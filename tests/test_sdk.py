@@ -332,6 +332,28 @@ def test_completions(c):
     yield bare["usage"]["prompt_tokens"] == r.usage.prompt_tokens - 1, bare
 
 
+def test_scoring(c):
+    """echo with logprobs: the prompt's own log-probabilities, as evaluation tools ask for them."""
+    ask = lambda **f: c.server.post("/v1/completions", {"temperature": 0, "logprobs": 2, **f}).json()
+    free = ask(prompt="The sun is", max_tokens=6)
+    text, lists = free["choices"][0]["text"], free["choices"][0]["logprobs"]
+    scored = ask(prompt="The sun is" + text, max_tokens=0, echo=True)
+    choice = scored["choices"][0]
+    n = len(lists["tokens"])
+    yield choice["text"] == "The sun is" + text and choice["finish_reason"] == "length", choice
+    yield scored["usage"]["completion_tokens"] == 0 and scored["usage"]["prompt_tokens"] == len(choice["logprobs"]["tokens"]), scored
+    yield choice["logprobs"]["token_logprobs"][0] is None and choice["logprobs"]["token_logprobs"][-n:] == lists["token_logprobs"], choice
+    yield choice["logprobs"]["tokens"][-n:] == lists["tokens"] and choice["logprobs"]["top_logprobs"][-n:] == lists["top_logprobs"], choice
+    starts = choice["logprobs"]["text_offset"]
+    yield all(choice["text"][a:b] == t for a, b, t in zip(starts[1:], starts[2:], choice["logprobs"]["tokens"][1:])), choice
+    more = ask(prompt="The sun is", max_tokens=6, echo=True)
+    yield more["choices"][0]["text"] == "The sun is" + text and more["usage"]["completion_tokens"] == free["usage"]["completion_tokens"], more
+    ids = ask(prompt=[[100, 200, 300], [400, 500]], max_tokens=0, echo=True)
+    yield [len(x["logprobs"]["tokens"]) for x in ids["choices"]] == [3, 2] and ids["usage"]["prompt_tokens"] == 5, ids
+    for bad in ({"prompt": [5], "max_tokens": 0}, {"prompt": "word " * 6000, "max_tokens": 0}, {"prompt": "x", "stop": "a"}, {"prompt": "x", "stream": True}):
+        yield c.server.post("/v1/completions", {"echo": True, "logprobs": 1, **bad}).status == 400, bad
+
+
 # ---- messages
 
 def test_messages(c):

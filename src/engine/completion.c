@@ -127,12 +127,19 @@ static di_status chat_prompt(struct di_completion *c, di_error *err)
     return status;
 }
 
+/* Absent and null are the same. */
+static const struct di_json *member(const struct di_json *request, const char *key)
+{
+    const struct di_json *v = di_json_get(request, key);
+    return di_json_is(v, DI_JSON_NULL) ? NULL : v;
+}
+
 static di_status make_prompt(struct di_completion *c, const struct di_json *request, const struct di_completion_defaults *def,
                              di_error *err)
 {
     if (c->chat->protocol != DI_PROTOCOL_COMPLETION)
         return chat_prompt(c, err);
-    const struct di_json *ids = di_json_get(request, "prompt_token_ids"), *text = di_json_get(request, "prompt");
+    const struct di_json *ids = member(request, "prompt_token_ids"), *text = member(request, "prompt");
     if (ids && text)
         return di_fail(err, DI_ERR_INVALID, "prompt", "give either prompt or prompt_token_ids, not both");
     if (!ids && !text && def->prompt_ids)

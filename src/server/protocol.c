@@ -287,6 +287,10 @@ void di_exchange_submission(const struct di_exchange *x, size_t i, di_submission
         priority = 0;
     s->priority = priority >= INT32_MIN && priority <= INT32_MAX ? (int32_t)priority : 0;
     s->report_start = 1;
+    if (x->forced) {
+        s->forced = x->forced[i / x->n_samples].ids + 1;
+        s->n_forced = x->forced[i / x->n_samples].n - 1;
+    }
     s->n_samples = (int32_t)x->n_samples; /* at most max_submissions */
     s->sample = (int32_t)(i - first);
     s->after = i > first ? x->answers[first].request : 0;

@@ -13,6 +13,8 @@ struct tokens {
 
 struct own {
     bool echo;
+    bool score;            /* echo with log-probabilities: the prompt behind its first token is the forced beginning of the answer */
+    int64_t max_tokens;    /* then: of what is really new, -1 = not said */
     size_t n_shown;        /* of the samples of each prompt */
     struct tokens *tokens; /* [n_answers] */
     struct di_buf *echoes; /* [n_prompts], with echo */
@@ -121,6 +123,45 @@ static void write_rest(struct di_buf *b, const struct di_json *request)
     }
 }
 
+/* Scoring: the prompt's first token is the prompt, the others are forced, and their log-probabilities come as those of an answer. */
+static di_status force_prompt(struct di_exchange *x, size_t i, di_error *err)
+{
+    struct own *own = x->own;
+    struct di_buf *b = &x->bodies[i];
+    struct di_forced *f = &x->forced[i];
+    di_status status = DI_OK;
+    di_submission s;
+    di_model_info info;
+    size_t n;
+    di_submission_init(&s, sizeof s);
+    s.protocol = x->protocol;
+    s.json = b->p;
+    s.json_bytes = b->n;
+    TRY(di_engine_info(x->setup->engine, &info, sizeof info, err));
+    TRY(di_engine_prompt(x->setup->engine, &s, NULL, 0, &n, err));
+    f->ids = di_calloc(n, sizeof *f->ids);
+    CHECK(f->ids, err, DI_ERR_MEMORY, "", "out of memory for a prompt");
+    TRY(di_engine_prompt(x->setup->engine, &s, f->ids, n, &n, err));
+    f->n = n;
+    int64_t left = info.context - (int64_t)n, wanted = own->max_tokens >= 0 ? own->max_tokens : left < 8192 ? left : 8192;
+    CHECK(n > 1 || wanted > 0, err, DI_ERR_INVALID, "prompt", "has one token only: there is nothing to score");
+    CHECK(wanted <= left, err, DI_ERR_LIMIT, "prompt",
+          "the maximum context length is %lld tokens, but this request needs %lld: %zu for its prompt and %lld for the answer",
+          (long long)info.context, (long long)wanted + (long long)n, n, (long long)wanted);
+    if (f->ids[0] != info.bos_id) { /* its text; what is forced comes as text of the answer */
+        size_t bytes;
+        char room[256];
+        TRY(di_engine_decode(x->setup->engine, f->ids, 1, room, sizeof room, &bytes, err));
+        di_buf_add(&own->echoes[i], room, bytes < sizeof room ? bytes : sizeof room);
+    }
+    b->n--; /* the brace */
+    di_buf_addf(b, ",\"prompt\":null,\"prompt_token_ids\":[%d],\"max_tokens\":%lld%s}", f->ids[0], (long long)n - 1 + (long long)wanted,
+                own->max_tokens == 0 ? ",\"ignore_eos\":true" : "");
+    TRY(di_buf_ok(b, err));
+out:
+    return status;
+}
+
 static di_status make_body(struct di_exchange *x, size_t i, const struct di_json *prompt, struct di_str rest, di_error *err)
 {
     struct own *own = x->own;
@@ -133,7 +174,9 @@ static di_status make_body(struct di_exchange *x, size_t i, const struct di_json
         TRY(add_ids(b, prompt, "prompt", err));
     di_buf_addc(b, '}');
     TRY(di_buf_ok(b, err));
-    if (own->echo)
+    if (own->score)
+        TRY(force_prompt(x, i, err));
+    else if (own->echo)
         TRY(add_echo(x, &own->echoes[i], prompt, err));
 out:
     return status;
@@ -190,8 +233,11 @@ static di_status read_options(struct di_exchange *x, di_error *err)
     x->continuous_usage = di_field_true(options, "continuous_usage_stats");
     x->logprobs = di_json_is(logprobs, DI_JSON_NUMBER) || di_field_true(x->json, "logprobs");
     own->echo = di_field_true(x->json, "echo");
-    CHECK(!own->echo || !x->logprobs, err, DI_ERR_UNSUPPORTED, "echo",
-          "together with logprobs is not supported: prompts are not scored here");
+    own->score = own->echo && x->logprobs;
+    own->max_tokens = di_field_int(x->json, "max_completion_tokens", di_field_int(x->json, "max_tokens", -1));
+    CHECK(!own->score || !x->stream, err, DI_ERR_INVALID, "echo", "together with logprobs cannot be streamed");
+    CHECK(!own->score || own->max_tokens == 0 || !di_field(x->json, "stop"), err, DI_ERR_INVALID, "stop",
+          "cannot be used together with echo and logprobs: it would act on the prompt");
     CHECK(!own->echo || !di_field(x->json, "suffix"), err, DI_ERR_INVALID, "echo", "cannot be used together with suffix");
 out:
     return status;
@@ -212,9 +258,13 @@ static di_status read(struct di_exchange *x, di_error *err)
     TRY(di_exchange_make_answers(x, n, samples, err));
     own->tokens = di_calloc(x->n_answers, sizeof *own->tokens);
     own->echoes = di_calloc(n, sizeof *own->echoes);
-    CHECK(own->tokens && own->echoes, err, DI_ERR_MEMORY, "", "out of memory for a request");
     own->n_prompts = n;
+    if (own->score)
+        x->forced = di_calloc(n, sizeof *x->forced);
+    CHECK(own->tokens && own->echoes && (x->forced || !own->score), err, DI_ERR_MEMORY, "", "out of memory for a request");
     write_rest(&rest, x->json);
+    if (own->score) /* said anew for each prompt */
+        di_buf_adds(&rest, ",\"max_tokens\":null,\"max_completion_tokens\":null,\"stop\":null");
     if (samples > own->n_shown && !x->logprobs) /* the best ones are those with the best log-probabilities */
         di_buf_adds(&rest, ",\"logprobs\":0");
     TRY(di_buf_ok(&rest, err));
@@ -236,6 +286,9 @@ static void free_own(struct di_exchange *x)
     }
     for (size_t i = 0; own && own->echoes && i < own->n_prompts; i++)
         di_buf_fini(&own->echoes[i]);
+    for (size_t i = 0; own && x->forced && i < own->n_prompts; i++)
+        di_free(x->forced[i].ids);
+    di_free(x->forced);
     if (own) {
         di_free(own->tokens);
         di_free(own->echoes);
@@ -253,17 +306,44 @@ static void add_pair(struct di_exchange *x, struct tokens *t, int32_t id, float 
     di_write_chance(&t->top, logprob);
 }
 
+/* The first token of a scored prompt has nothing before it that could predict it. */
+static void add_first(struct di_exchange *x, struct tokens *t, int32_t id)
+{
+    di_model_info info;
+    struct di_str bytes;
+    char room[256];
+    di_write_token(&t->text, x->setup->engine, id, &bytes, room);
+    di_buf_adds(&t->logprobs, "null");
+    di_buf_adds(&t->top, "null");
+    di_buf_addc(&t->offsets, '0');
+    t->n++;
+    bool begin = di_engine_info(x->setup->engine, &info, sizeof info, NULL) == DI_OK && id == info.bos_id;
+    for (size_t i = 0; !begin && i < bytes.n; i++) /* a begin-of-text id leaves no text */
+        t->chars += ((unsigned char)bytes.p[i] & 0xC0) != 0x80;
+}
+
+/* What was forced is the prompt, in the account too. */
+static void count_scored(struct di_exchange *x, struct di_answer *a)
+{
+    const struct di_forced *f = &x->forced[(size_t)(a - x->answers) / x->n_samples];
+    a->prompt_tokens = (int64_t)f->n;
+    a->completion_tokens -= (int64_t)f->n - 1;
+}
+
 static bool each(struct di_exchange *x, struct di_answer *a, const di_output *o)
 {
     struct own *own = x->own;
     struct tokens *t = &own->tokens[a - x->answers];
     struct di_str bytes;
     char room[256];
-    const char *comma = t->n ? "," : "";
     bool sampled_is_top = false;
+    if (o->kind == DI_OUTPUT_FINISHED && x->forced)
+        count_scored(x, a);
+    if (o->kind == DI_OUTPUT_STARTED && x->forced)
+        add_first(x, t, x->forced[(size_t)(a - x->answers) / x->n_samples].ids[0]);
     if (o->kind != DI_OUTPUT_TOKEN || !x->logprobs)
         return true;
-    t->n++;
+    const char *comma = t->n++ ? "," : "";
     di_buf_adds(&t->text, comma);
     di_write_token(&t->text, x->setup->engine, o->token, &bytes, room);
     di_buf_adds(&t->logprobs, comma);

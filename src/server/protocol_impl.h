@@ -72,6 +72,10 @@ struct di_exchange {
     bool stream, logprobs;
     struct di_buf *bodies; /* [n_answers / n_samples] JSON of the submissions; empty: the request's body as it is */
     di_request_defaults defaults;
+    struct di_forced { /* [as many] or NULL: a prompt whose tokens behind the first are the beginning of the answer */
+        int32_t *ids;  /* [n]; owned by the dialect */
+        size_t n;
+    } * forced;
     struct di_answer *answers;
     size_t n_answers, n_samples;
     size_t n_finished;
