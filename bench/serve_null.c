@@ -212,6 +212,7 @@ int main(int argc, char **argv)
     struct di_server_config c = {
         .host = "127.0.0.1", .port = argc > 1 ? atoi(argv[1]) : 0, .messages = stderr, .max_waiting = MAX_LIVE, .drain_ms = 1000};
     c.comment_ms = 3000;
+    c.held = (size_t)1 << 30;
     c.limits = (struct di_http_limits){32 << 10, 32 << 20, 256 << 20, 1 << 20, 20000, 10000, 20000, 600000, 30000};
     struct di_serve_model m = {.engine = &e, .names = &name, .n_names = 1, .fixed_seeds = true};
     if (di_server_create(&c, &server, &err) != DI_OK || di_server_attach(server, &m, &err) != DI_OK) {

@@ -275,6 +275,20 @@ def test_large_bodies(program):
         for c in held:
             c.close()
         yield s.until(lambda: s.metrics()["deepinfer_reading_bytes"] == 0) is not None, "given back"
+    with Server(program, "--max-body", 1, "--max-batch", 1) as s:  # 32 bodies of requests under way
+        body = json.dumps(chat_body("hi", max_tokens=60000, ignore_eos=True, metadata={"a": "b" * 900000}))
+        request = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s" % (
+            len(body), body.encode())
+        held, answer = [], b""
+        while len(held) < 40 and not answer:  # one after the other: the bound on bodies being read is lower
+            held.append(s.connect())
+            held[-1].sendall(request)
+            s.until(lambda: s.get("/load").json()["server_load"] == len(held) or s.metrics()['deepinfer_http_responses_total{class="5xx"}'] > 0)
+            answer = peek(held[-1])
+        yield status_of(answer) == 503 and b"large requests" in answer and 30 < len(held) < 40, (len(held), answer)
+        for c in held:
+            c.close()
+        yield s.until(lambda: s.busy() == 0) is not None and s.chat(max_tokens=1).status == 200, "afterwards"
 
 
 def peek(c):
@@ -544,8 +558,8 @@ def test_slow_readers(program):
 # ---------------------------------------------------------------- waiting
 
 
-def report_29_long_prompt_first_byte(program):
-    """The first byte of a stream comes within seconds, however long the prompt computes."""
+def report_29_long_prompt_first_byte_report_30_by_the_clock(program):
+    """The first byte of a stream comes within seconds, however long the prompt computes, and then one now and then."""
     with Server(program, "--cpu-isa", "ref", "--keep-alive-comment", 0.3, "--prefill-chunk", 4096, "--blank-lines") as s:
         text = "A long prompt that takes its time. " * 100
         start = time.monotonic()
@@ -556,7 +570,7 @@ def report_29_long_prompt_first_byte(program):
         yield time.monotonic() - start < 5, time.monotonic() - start
         rest = list(events)
         yield rest[-1] == "[DONE]" and isinstance(first, (str, dict)), rest
-        # report_30: by the clock, not by progress: the whole prompt is one chunk of work.
+        # By the clock, not by progress: the whole prompt is one chunk of work.
         comments = [e for e in rest if isinstance(e, str) and e.startswith(":")]
         seconds = time.monotonic() - start
         yield seconds < 1 or len(comments) >= 2, (seconds, comments)
@@ -581,8 +595,9 @@ def report_34_error_in_the_middle(program):
         iterator = c.events()
         next(iterator)
         m = s.connect()
-        body = json.dumps(chat_body("hi", max_tokens=60000, stream=True)).encode()
+        body = json.dumps(chat_body("hi", max_tokens=60000, stream=True, ignore_eos=True)).encode()
         m.sendall(b"POST /v1/messages HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
+        m.recv(1, socket.MSG_PEEK)  # it has begun
         whole = s.connect()
         whole.sendall(chat_request(max_tokens=60000, ignore_eos=True))
         s.until(lambda: s.get("/load").json()["server_load"] == 3)
@@ -793,6 +808,14 @@ def test_logs(program):
         s.until(lambda: s.busy() == 0)
     with open(path) as f:
         lines = {r.get("request_id"): r for r in map(json.loads, f)}
+    with Server(program, "--access-log", path) as s:
+        s.get("/ping")
+        s.until(lambda: b"/ping" in open(path, "rb").read())
+        os.rename(path, path + ".1")
+        s.signal(signal.SIGHUP)
+        yield s.until(lambda: os.path.exists(path)) is not None, "opened anew"
+        s.get("/version")
+        yield s.until(lambda: b" GET /version 200 " in open(path, "rb").read()) is not None, "goes on there"
     yield lines["one"]["traceparent"] == trace and lines["one"]["status"] == 200 and lines["one"]["completion_tokens"] == 2, lines["one"]
     yield lines["two"]["status"] == 404 and lines["two"]["path"] == '/nothing"quoted', lines["two"]
     yield lines["left"]["status"] == 499, lines["left"]
@@ -803,7 +826,7 @@ SHARED = [test_routes, test_ids, test_page, test_metrics, test_framing, test_slo
           test_expect_continue, test_bad_bodies, test_resets, report_36_first_request_of_odd_clients]
 OWN = [test_large_bodies, test_time_limits, test_connections, test_queue_full, test_keys, test_cors, report_61_disconnect_frees_the_slot,
        report_62_disconnect_in_the_queue, report_64_retry_resumes_from_what_was_prefilled, report_65_cancel_hits_nobody_else,
-       test_slow_readers, report_29_long_prompt_first_byte, report_34_error_in_the_middle, test_drain, test_kill, test_before_loading,
+       test_slow_readers, report_29_long_prompt_first_byte_report_30_by_the_clock, report_34_error_in_the_middle, test_drain, test_kill, test_before_loading,
        test_unix_socket, test_tls, test_service_manager, test_logs]
 
 

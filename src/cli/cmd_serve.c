@@ -129,6 +129,7 @@ static void server_config(const struct options *o, struct di_server_config *c)
                                    .access_log = o->access_log,
                                    .json_log = strcmp(o->log_format, "json") == 0,
                                    .messages = stderr,
+                                   .held = (size_t)o->max_body << 25,
                                    .max_waiting = (int)o->max_queue,
                                    .request_ms = ms(o->timeout),
                                    .drain_ms = ms(o->drain_timeout),

@@ -33,6 +33,7 @@ static void call_destroy(struct di_call *c)
     if (c->next)
         c->next->prev = c->prev;
     s->n_calls--;
+    s->held_bytes -= c->body.n;
     di_exchange_destroy(c->x);
     di_key_release(c->key);
     di_buf_fini(&c->body);
@@ -80,6 +81,17 @@ void di_call_cancel(struct di_call *c)
 
 /* ---------------------------------------------------------------- output */
 
+/* Memory ran out for a whole body. */
+static void cut_short(struct di_call *c)
+{
+    struct di_http_error e;
+    di_http_error_set(&e, 503, NULL, NULL, "out of memory");
+    if (c->http->started)
+        di_http_abort(c->http); /* what was begun cannot become an answer */
+    else
+        di_call_reply_error(c, &e, 1);
+}
+
 /* Send what the exchange has written. */
 static void deliver(struct di_call *c, struct di_str bytes)
 {
@@ -99,6 +111,8 @@ static void deliver(struct di_call *c, struct di_str bytes)
     int status = di_exchange_status(c->x);
     if (streams) {
         di_http_end(r);
+    } else if (c->whole.failed) {
+        cut_short(c);
     } else if (r->started) { /* blank lines were sent */
         di_http_send(r, di_buf_str(&c->whole));
         di_http_end(r);
@@ -371,6 +385,7 @@ void di_call_prepare(struct di_call *c)
     struct di_preparers *p = &c->server->preparers;
     c->body = c->http->body;
     c->http->body = (struct di_buf){0};
+    c->server->held_bytes += c->body.n;
     c->state = DI_CALL_PREPARING;
     pthread_mutex_lock(&p->lock);
     *p->last = c;

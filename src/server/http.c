@@ -181,11 +181,11 @@ static void begin_body(struct di_http_conn *c)
     struct di_http *h = c->http;
     struct di_http_request *r = c->request;
     r->head_only = di_str_eqc(r->head.method, "HEAD");
+    r->close_after = r->head.chunked || r->head.length > 0; /* an answer before the body leaves it unread */
     h->on.on_head(h->on.ctx, r);
-    if (r->answered) {
-        r->close_after = r->close_after || r->head.chunked || r->head.length > 0;
+    if (r->answered)
         return;
-    }
+    r->close_after = false;
     if (r->head.length > h->limits.body) {
         refuse(c, 413, "the body is larger than this server accepts");
         return;
@@ -202,7 +202,7 @@ static bool read_head(struct di_http_conn *c)
     const char *why = NULL;
     while (waiting_in(c) >= 2 && c->state == DI_HTTP_IDLE && memcmp(input(c).p, "\r\n", 2) == 0)
         consume(c, 2); /* RFC 9112 §2.2: empty lines before a request */
-    if (waiting_in(c) == 0)
+    if (waiting_in(c) == 0 || (waiting_in(c) == 1 && c->state == DI_HTTP_IDLE && *input(c).p == '\r'))
         return false;
     if (!c->request) {
         c->request = di_calloc(1, sizeof *c->request);
@@ -521,9 +521,17 @@ static void turn_away(int fd)
     close(fd);
 }
 
-static void tune(int fd)
+/* All of it fails on Unix sockets, which need none. */
+static void tune(const struct di_http *h, int fd)
 {
-    int one = 1, unsent = UNSENT; /* fails on Unix sockets, which need neither */
+    int one = 1, unsent = UNSENT, idle = 30, between = 10, probes = 3;
+    unsigned unanswered = (unsigned)h->limits.write_ms + 5000; /* after our own time limit, which is counted */
+    /* A peer that vanished without a word is noticed: when it acknowledges nothing, or by probes while nothing is sent. */
+    setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &unanswered, sizeof unanswered);
+    setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof one);
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof idle);
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &between, sizeof between);
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof probes);
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
     setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &unsent, sizeof unsent);
 }
@@ -559,7 +567,7 @@ static void on_accept(evutil_socket_t listening, short what, void *arg)
             turn_away(fd);
             continue;
         }
-        tune(fd);
+        tune(h, fd);
         struct di_http_conn *c = conn_create(h, fd, l->tls);
         if (!c) {
             close(fd);

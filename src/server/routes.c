@@ -367,6 +367,10 @@ void di_server_on_request(void *ctx, struct di_http_request *r)
             return;
         }
     }
+    if (c->server->held_bytes + r->body.n > c->server->config.held) {
+        refuse(c, 503, NULL, 1, "too many large requests are under way");
+        return;
+    }
     di_call_prepare(c);
 }
 

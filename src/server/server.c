@@ -50,6 +50,13 @@ static void reload(struct di_server *s)
 {
     struct di_keys *keys;
     di_error err;
+    if (s->access && s->access != stderr) { /* it may have been moved away by a rotation */
+        FILE *f = fopen(s->config.access_log, "ae");
+        if (f) {
+            fclose(s->access);
+            s->access = f;
+        }
+    }
     if (s->config.api_keys) {
         if (di_keys_load(s->config.api_keys, s->keys, &keys, &err) == DI_OK) {
             di_keys_destroy(s->keys);
@@ -201,8 +208,6 @@ static di_status open_files(struct di_server *s, di_error *err)
     if (c->access_log) {
         s->access = strcmp(c->access_log, "-") == 0 ? stderr : fopen(c->access_log, "ae");
         CHECK(s->access, err, DI_ERR_IO, c->access_log, "cannot be written: %s", strerror(errno));
-        if (s->access != stderr)
-            setvbuf(s->access, NULL, _IOFBF, 1 << 16);
     }
     CHECK((c->tls_cert != NULL) == (c->tls_key != NULL), err, DI_ERR_INVALID, "tls-cert", "certificate and key come together");
 out:

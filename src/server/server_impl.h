@@ -110,6 +110,7 @@ struct di_server {
     /* the loop's */
     struct di_call *calls;
     size_t n_calls, live; /* live: requests for the engine */
+    size_t held_bytes;    /* of the calls' bodies */
     bool draining, failed_drain;
     int64_t drain_ns; /* when it began */
     int64_t quiet_ns; /* no request was left since; while draining */
