@@ -316,7 +316,7 @@ static bool add_call(struct di_answer *a, const di_output *o)
     struct di_answer_call *c = &a->calls[a->n_calls++];
     memset(c, 0, sizeof *c);
     struct di_str name = {o->text, o->text_bytes}, space = di_str_c(o->call_space);
-    if (space.n && di_str_starts(name, space) && name.n >= space.n + 2) { /* "namespace::name" */
+    if (space.n && di_str_starts(name, space) && di_str_find(name, DI_STR("::"), space.n) == space.n) { /* "namespace::name" */
         name.p += space.n + 2;
         name.n -= space.n + 2;
     }
