@@ -1,8 +1,8 @@
-/* The server of `deepinfer serve` in front of an engine that computes nothing: it makes a token for every request by the clock. What is left is the cost
- * of HTTP. usage: serve_null PORT [RATE [GROUPS]]
+/* The server of `deepinfer serve` in front of an engine that computes nothing: it makes a token for every request by the clock. What is
+ * left is the cost of HTTP. usage: serve_null PORT [RATE [GROUPS]]
  *
- * RATE tokens a second for each request (50). GROUPS: requests get their tokens in so many turns within one period; 1 is one burst for all, as a single
- * step of a large batch gives (1). The text of a token is "t=NANOSECONDS;", the monotonic time at which it was handed out.
+ * RATE tokens a second for each request (50). GROUPS: requests get their tokens in so many turns within one period; 1 is one burst for all,
+ * as a single step of a large batch gives (1). The text of a token is "t=NANOSECONDS;", the monotonic time at which it was handed out.
  *
  * It stands in for the functions of deepinfer.h that the server calls; see CMakeLists.txt, target serve_null. */
 #include "base/clock.h"

@@ -749,7 +749,7 @@ def test_tls(program):
         r = ask(c, "POST", "/v1/chat/completions", {"Content-Type": "application/json"}, json.dumps(chat_body("hi", max_tokens=3, stream=True)))
         yield r.status == 200 and r.body.endswith(b"data: [DONE]\n\n"), r
         large = json.dumps(chat_body("x", max_tokens=1, metadata={"a": "b" * 300000}))
-        yield ask(c, "POST", "/v1/chat/completions", {"Content-Type": "application/json"}, large).status in (200, 400), "a body of many records"
+        yield ask(c, "POST", "/v1/chat/completions", {"Content-Type": "application/json"}, large).status == 200, "a body of many records"
         yield status_of(s.raw(HELLO)) != 200, "plain text is not answered"
         with s.connect() as idle:
             start = time.monotonic()

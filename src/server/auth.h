@@ -27,8 +27,8 @@ struct di_key {
 
 struct di_keys;
 
-/* Read a key file. DI_ERR_FORMAT with FILE:LINE for a line that is not as above, or a key that stands there twice. `before` (may be NULL): the
- * table in use; keys that stand in both keep their counts. */
+/* Read a key file. DI_ERR_FORMAT with FILE:LINE for a line that is not as above, or a key that stands there twice. `before` (may be NULL):
+ * the table in use; keys that stand in both keep their counts. */
 di_status di_keys_load(const char *path, const struct di_keys *before, struct di_keys **out, di_error *err);
 /* Keys that requests still point to live until those release them. */
 void di_keys_destroy(struct di_keys *k);

@@ -1,13 +1,13 @@
-/* Requests in the engine. A preparing thread makes the exchange and submits; from then on the exchange is the loop's, which gets the engine's records
- * through the queue, turns them into bytes and gives those to the transport. */
+/* Requests in the engine. A preparing thread makes the exchange and submits; from then on the exchange is the loop's, which gets the
+ * engine's records through the queue, turns them into bytes and gives those to the transport. */
 #include "server/server_impl.h"
 
 #include <stdio.h>
 #include <sys/prctl.h>
 #include <time.h>
 
-/* Copies of records that wait for the loop; a request that would add more is cancelled. The loop never waits, so they only pile up if the process is
- * starved of CPU. */
+/* Copies of records that wait for the loop; a request that would add more is cancelled. The loop never waits, so they only pile up if the
+ * process is starved of CPU. */
 #define QUEUE_LIMIT ((size_t)64 << 20)
 
 struct di_call *di_call_create(struct di_server *s, struct di_http_request *r)

@@ -1,5 +1,6 @@
-/* From the engine's thread to the event loop: copies of output records, in order, in one growing buffer that the loop swaps against an empty one.
- * The engine's thread holds the lock for one copy, the loop for one swap; an eventfd wakes the loop when the buffer was empty. */
+/* From the engine's thread to the event loop: copies of output records, in order, in one growing buffer that the loop swaps against an
+ * empty one. The engine's thread holds the lock for one copy, the loop for one swap; an eventfd wakes the loop when the buffer was empty.
+ * */
 #ifndef DI_SERVER_ENGINE_QUEUE_H
 #define DI_SERVER_ENGINE_QUEUE_H
 
@@ -15,8 +16,8 @@ void di_engine_queue_destroy(struct di_engine_queue *q);
 /* Readable while something waits. */
 int di_engine_queue_fd(const struct di_engine_queue *q);
 
-/* Append a copy of *output (NULL: only the message) for `to`. False: no memory, or `limit` bytes wait already. FINISHED records ignore the limit.
- * Any thread. */
+/* Append a copy of *output (NULL: only the message) for `to`. False: no memory, or `limit` bytes wait already. FINISHED records ignore the
+ * limit. Any thread. */
 bool di_engine_queue_push(struct di_engine_queue *q, void *to, const di_output *output, size_t limit);
 /* Call fn for all that waits. One thread. */
 void di_engine_queue_drain(struct di_engine_queue *q, di_engine_queue_fn fn, void *ctx);

@@ -1,7 +1,7 @@
 /* HTTP transport: listening sockets, connections, TLS, limits and time limits, on one event loop. Knows nothing of routes or models.
  *
- * Why not evhttp: it has no deadline for a whole head or body (a byte now and then keeps a connection for ever), does not notice a peer that goes
- * away while its response is pending, bounds no output, and writes errors as HTML.
+ * Why not evhttp: it has no deadline for a whole head or body (a byte now and then keeps a connection for ever), does not notice a peer
+ * that goes away while its response is pending, bounds no output, and writes errors as HTML.
  *
  * A connection carries one request at a time. Its life as the service sees it:
  *     on_head      the head is complete: reply at once (the body is not read then), or return and get
@@ -10,8 +10,8 @@
  *     on_gone      instead, if the peer goes away, is too slow, or the server closes: the request must not be used any more
  * Requests that come while another is answered wait in the connection (pipelining).
  *
- * Threads: everything here runs on the thread of the event loop. Nothing is sent before the present event is over: output is collected and written
- * once. Functions may be called from callbacks; a connection is freed only between events. */
+ * Threads: everything here runs on the thread of the event loop. Nothing is sent before the present event is over: output is collected and
+ * written once. Functions may be called from callbacks; a connection is freed only between events. */
 #ifndef DI_SERVER_HTTP_H
 #define DI_SERVER_HTTP_H
 

@@ -1,5 +1,5 @@
-/* HTTP/1.x requests: heads and chunked bodies, strictly (RFC 9112). What two servers could read in different ways is refused: bare line feeds, folded
- * lines, a second length, a length beside a transfer coding. Pure: no sockets, no allocation. */
+/* HTTP/1.x requests: heads and chunked bodies, strictly (RFC 9112). What two servers could read in different ways is refused: bare line
+ * feeds, folded lines, a second length, a length beside a transfer coding. Pure: no sockets, no allocation. */
 #ifndef DI_SERVER_HTTP_PARSE_H
 #define DI_SERVER_HTTP_PARSE_H
 
@@ -24,9 +24,9 @@ struct di_http_head {
     size_t n_headers;
 };
 
-/* Read the head at the start of `in`. Returns its bytes with the empty line, 0 if it is not complete, or minus an HTTP status; *why is then a static
- * sentence. *seen (0 at first) is where the search for the end goes on, so that a head that comes byte by byte is read in linear time. What *out
- * points to lies in `in` or is static. `limit`: longest head, else 431. */
+/* Read the head at the start of `in`. Returns its bytes with the empty line, 0 if it is not complete, or minus an HTTP status; *why is then
+ * a static sentence. *seen (0 at first) is where the search for the end goes on, so that a head that comes byte by byte is read in linear
+ * time. What *out points to lies in `in` or is static. `limit`: longest head, else 431. */
 int64_t di_http_parse_head(struct di_str in, size_t limit, size_t *seen, struct di_http_head *out, const char **why);
 
 /* The value of the first header of this name (any case), or an empty string with p = NULL. */
@@ -44,8 +44,8 @@ struct di_http_chunked {
     size_t trailer; /* bytes of the trailer section */
     bool done;
 };
-/* Take what there is. *data is the next piece of the body (maybe empty), within `in`. Returns the bytes taken, or minus an HTTP status. Call again
- * while it takes something and is not done. */
+/* Take what there is. *data is the next piece of the body (maybe empty), within `in`. Returns the bytes taken, or minus an HTTP status.
+ * Call again while it takes something and is not done. */
 int64_t di_http_chunked_next(struct di_http_chunked *c, struct di_str in, struct di_str *data, const char **why);
 
 #endif

@@ -149,7 +149,8 @@ static void turn(struct service *s, int times)
     for (int i_ = 0; i_ < 2000 && !(condition); i_++) \
     turn(s, 2)
 
-/* Send a text in pieces of `step` bytes, let the server work in between, and collect what it says until it closes or has nothing more to say. */
+/* Send a text in pieces of `step` bytes, let the server work in between, and collect what it says until it closes or has nothing more to
+ * say. */
 static void talk(struct service *s, struct di_str text, size_t step, struct di_buf *answer)
 {
     char piece[4096];
@@ -274,7 +275,8 @@ static void early_answer(void **state)
     di_buf_fini(&b);
 }
 
-/* The n-th allocation fails, for every n: the client gets an answer or a closed connection, nothing is leaked, and the next client is served. */
+/* The n-th allocation fails, for every n: the client gets an answer or a closed connection, nothing is leaked, and the next client is
+ * served. */
 static void memory_runs_out(void **state)
 {
     struct service s;

@@ -1,5 +1,5 @@
-/* GET /metrics: Prometheus text (spec/encoding.md §4.7). The engine's own names begin with deepinfer_; the others are what boards made for vLLM and
- * SGLang query. */
+/* GET /metrics: Prometheus text (spec/encoding.md §4.7). The engine's own names begin with deepinfer_; the others are what boards made for
+ * vLLM and SGLang query. */
 #include "base/json.h"
 #include "server/server_impl.h"
 

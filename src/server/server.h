@@ -3,9 +3,9 @@
  *
  *     di_server_create, di_engine_open, di_engine_start, di_server_attach, di_server_wait, di_engine_close, di_server_destroy
  *
- * Threads: create, attach, wait and destroy by one thread. The loop runs on the server's thread, request bodies are read and tokenized by two more,
- * the engine computes on its own. Signals: create blocks SIGTERM, SIGINT and SIGHUP in the calling thread (threads started later inherit
- * that) and the loop takes them: TERM and INT drain, a second one calls `quit`, HUP reads keys and certificate again. */
+ * Threads: create, attach, wait and destroy by one thread. The loop runs on the server's thread, request bodies are read and tokenized by
+ * two more, the engine computes on its own. Signals: create blocks SIGTERM, SIGINT and SIGHUP in the calling thread (threads started later
+ * inherit that) and the loop takes them: TERM and INT drain, a second one calls `quit`, HUP reads keys and certificate again. */
 #ifndef DI_SERVER_SERVER_H
 #define DI_SERVER_SERVER_H
 
