@@ -582,6 +582,17 @@ def report_29_long_prompt_first_byte_report_30_by_the_clock(program):
         yield pieces[0] == b"\n", "line feeds before a whole body"
 
 
+def test_health_means_steps(program):
+    """Work, but no step for too long: not healthy, until a step ends."""
+    with Server(program, "--cpu-isa", "ref", "--prefill-chunk", 4096, "--stall-timeout", 0.2) as s:
+        c = s.stream("A long prompt that takes its time. " * 100, max_tokens=2)
+        yield s.until(lambda: s.get("/health").status == 503) is not None, "stalled"
+        r = s.get("/health")
+        yield r.status == 200 or "no steps" in r.error(), r
+        yield list(c.events())[-1] == "[DONE]", "it ends all the same"
+        yield s.until(lambda: s.get("/health").status == 200) is not None, "healthy again"
+
+
 def report_34_error_in_the_middle(program):
     """A stream that cannot go on says so, ends, and closes."""
     with Server(program, "--timeout", 0.5) as s:
@@ -826,7 +837,7 @@ SHARED = [test_routes, test_ids, test_page, test_metrics, test_framing, test_slo
           test_expect_continue, test_bad_bodies, test_resets, report_36_first_request_of_odd_clients]
 OWN = [test_large_bodies, test_time_limits, test_connections, test_queue_full, test_keys, test_cors, report_61_disconnect_frees_the_slot,
        report_62_disconnect_in_the_queue, report_64_retry_resumes_from_what_was_prefilled, report_65_cancel_hits_nobody_else,
-       test_slow_readers, report_29_long_prompt_first_byte_report_30_by_the_clock, report_34_error_in_the_middle, test_drain, test_kill, test_before_loading,
+       test_slow_readers, report_29_long_prompt_first_byte_report_30_by_the_clock, test_health_means_steps, report_34_error_in_the_middle, test_drain, test_kill, test_before_loading,
        test_unix_socket, test_tls, test_service_manager, test_logs]
 
 
