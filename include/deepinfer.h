@@ -375,6 +375,8 @@ typedef struct di_engine_stats {
     uint64_t miss_other_tenant; /* of miss_never_seen: another tenant has it. For the operator only: it tells what others ask */
     int32_t held_slots;         /* of `running`: requests that have ended, but are named by a step under way */
     uint64_t bounded_starts, skipped_rows; /* bounded replay: approximate starts of requests; prompt rows that half of the layers left out */
+    /* Earlier turns in prompts (turn_memory): replayed token by token; known, but changed by the client, so rendered; tokens kept, in bytes. */
+    uint64_t turns_replayed, turns_changed, turn_bytes;
 } di_engine_stats;
 /* As of the end of the latest step. Any thread. `size` is sizeof(di_engine_stats). */
 DI_API di_status di_engine_get_stats(di_engine *engine, di_engine_stats *out, size_t size, di_error *err);

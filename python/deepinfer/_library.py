@@ -85,7 +85,8 @@ class Stats(Structure):
                                               "miss_bounded", "evicted_blocks", "states_saved", "states_restored", "prompt_tokens", "generated_tokens",
                                               "ended_stop", "ended_length", "ended_tool_calls", "ended_cancelled", "ended_deadline",
                                               "ended_error", "miss_other_tenant")]
-    _fields_ += [("held_slots", c_int32), ("bounded_starts", c_uint64), ("skipped_rows", c_uint64)]
+    _fields_ += [("held_slots", c_int32), ("bounded_starts", c_uint64), ("skipped_rows", c_uint64), ("turns_replayed", c_uint64), ("turns_changed", c_uint64),
+                 ("turn_bytes", c_uint64)]
 
 
 HISTOGRAM_EDGES_MAX = 47

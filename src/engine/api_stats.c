@@ -53,6 +53,12 @@ di_status di_engine_get_stats(di_engine *e, di_engine_stats *out, size_t size, d
     s.ended_deadline = e->ended_by[DI_REASON_DEADLINE];
     s.ended_error = e->ended_by[DI_REASON_ERROR];
     pthread_mutex_unlock(&e->lock);
+    if (e->memory) {
+        struct di_turn_memory_stats turns = di_turn_memory_stats(e->memory);
+        s.turns_replayed = turns.hits;
+        s.turns_changed = turns.changed;
+        s.turn_bytes = turns.bytes;
+    }
     memset(out, 0, size);
     memcpy(out, &s, size < sizeof s ? size : sizeof s);
     return DI_OK;

@@ -241,6 +241,11 @@ static void test_what_counts_as_unchanged(void **state)
     assert_false(replayed(e, 0, 0, true, "Step 7.", 7, ", \"reasoning_history\": \"drop\"")); /* no earlier reasoning is shown */
     assert_false(replayed(e, 0, 0, true, "Step 7.", 7, ", \"thinking\": {\"type\": \"disabled\"}"));
     assert_true(replayed(e, 5, 5, true, "Step 7.", 7, ""));
+    di_engine_stats stats;
+    assert_int_equal(di_engine_get_stats(e, &stats, sizeof stats, NULL), DI_OK);
+    assert_int_equal(stats.turns_replayed, 2);
+    assert_int_equal(stats.turns_changed, 4);
+    assert_true(stats.turn_bytes > 0);
     di_engine_close(e);
 }
 
