@@ -395,7 +395,6 @@ static void call_done(struct di_exchange *x, const struct di_answer_call *c, str
     if (kind == FUNCTION) {
         open_event(x, "response.function_call_arguments.done", out);
         place(out, x, "fc", false);
-        di_write_string(out, "name", di_buf_str(&c->name));
         di_write_string(out, "arguments", di_buf_str(&c->arguments));
         close_event(out);
     } else if (kind == CUSTOM) { /* its text is known when its call is over */

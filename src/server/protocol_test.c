@@ -248,12 +248,8 @@ static struct di_json *mutable_get(const struct di_json *v, const char *key)
 static void cut_response(struct di_json *event, struct di_arena *arena)
 {
     struct di_json *response = mutable_get(event, "response");
-    if (!response) {
-        struct di_json *name = mutable_get(event, "name"); /* the newer SDKs want it there, the recordings do not have it */
-        if (name && di_str_eqc(text_of(event, "type"), "response.function_call_arguments.done"))
-            name->key = DI_STR("sequence_number");
+    if (!response)
         return;
-    }
     struct di_json *status = mutable_get(response, "status"), *why = mutable_get(response, "incomplete_details"),
                    *output = mutable_get(response, "output");
     char count[16];
