@@ -795,10 +795,15 @@ def test_service_manager(program):
         listening.bind(("127.0.0.1", 0))
         listening.listen()
         fd = os.dup(listening.fileno())
+        early = socket.create_connection(listening.getsockname(), WAIT)
+        early.sendall(HELLO)
         shell = ["sh", "-c", f'exec 3<&{fd}; LISTEN_PID=$$ LISTEN_FDS=1 exec "$@"', "sh"]
         with Server(program, port=False, prefix=shell, pass_fds=[fd], env={"NOTIFY_SOCKET": path}) as s:
             yield s.address[1] == listening.getsockname()[1], s.url
             yield notify.recv(100) == b"READY=1", "ready"
+            got = early.recv(1000)
+            early.close()
+            yield status_of(got) == 503 and b"being loaded" in got and b"Retry-After" in got, got
             yield s.get("/health").status == 200, "health"
             s.signal(signal.SIGTERM)
             yield notify.recv(100) == b"STOPPING=1", "stopping"
