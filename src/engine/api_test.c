@@ -256,6 +256,38 @@ static void test_chat(void **state)
     assert_string_equal(err.where, "prompt");
 }
 
+/* The reasoning is cut at the budget, the answer goes on behind it; a budget that is not used up changes nothing. */
+static void test_reasoning_budget(void **state)
+{
+    char json[300];
+    di_submission s;
+    (void)state;
+    di_submission_init(&s, sizeof s);
+    s.json = question;
+    s.json_bytes = strlen(question);
+    struct answer whole = run_one(&s);
+    int n_reasoning = 0; /* up to the end of the reasoning */
+    int32_t end;
+    size_t n;
+    assert_int_equal(di_engine_encode(engine, "</think>", 8, 1, &end, 1, &n, NULL), DI_OK);
+    while (whole.tokens[n_reasoning] != end)
+        n_reasoning++;
+    assert_true(n_reasoning > 4 && n == 1);
+    for (int budget = 0; budget <= n_reasoning + 2; budget++) {
+        snprintf(json, sizeof json, "%.*s, \"thinking_token_budget\": %d}", (int)strlen(question) - 1, question, budget);
+        s.json = json;
+        s.json_bytes = strlen(json);
+        struct answer a = run_one(&s);
+        int cut = budget < n_reasoning ? budget : n_reasoning;
+        assert_memory_equal(a.tokens, whole.tokens, (size_t)cut * sizeof *a.tokens);
+        assert_int_equal(a.tokens[cut], end);
+        if (cut == n_reasoning) {
+            assert_int_equal(a.n, whole.n);
+            assert_memory_equal(a.tokens, whole.tokens, (size_t)a.n * sizeof *a.tokens);
+        }
+    }
+}
+
 static void test_stop_string_and_bias(void **state)
 {
     static const char *const stops[] = {"no such text", "France"};
@@ -840,6 +872,7 @@ int main(void)
         cmocka_unit_test(test_info_plan_and_text),
         cmocka_unit_test(test_ways_to_ask),
         cmocka_unit_test(test_chat),
+        cmocka_unit_test(test_reasoning_budget),
         cmocka_unit_test(test_stop_string_and_bias),
         cmocka_unit_test(test_forced_tokens),
         cmocka_unit_test(test_bad_requests),

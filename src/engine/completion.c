@@ -31,7 +31,6 @@ static di_status refuse_unsupported(const struct di_chat *c, int64_t n, di_error
         {"echo", c->sampling.echo == 1},
         {"prompt_logprobs", c->sampling.prompt_logprobs != INT64_MIN},
         {"truncate_prompt_tokens", c->sampling.truncate_prompt_tokens != INT64_MIN},
-        {"thinking_token_budget", c->sampling.thinking_token_budget != INT64_MIN},
     };
     for (size_t i = 0; i < sizeof missing / sizeof *missing; i++)
         if (missing[i].asked)
@@ -235,6 +234,16 @@ static di_status make_parser(struct di_completion *c, di_error *err)
     return di_parser_create(&s, on_event, c, &c->parser, err);
 }
 
+/* The limit of the reasoning: `</think>` comes after so many tokens unless it or a call came before (spec/encoding.md §4.2, thinking_token_budget). */
+static void make_cap(struct di_completion *c)
+{
+    const struct di_chat *chat = c->chat;
+    bool reasons = chat->start == DI_START_REASONING || chat->start == DI_START_REASONING_CONTINUED;
+    int64_t budget = chat->sampling.thinking_token_budget;
+    if (reasons && budget != INT64_MIN)
+        c->cap = (struct di_cap){budget, {c->text->controls.id[DI_CTL_THINK_END], c->text->controls.id[DI_CTL_DSML]}};
+}
+
 di_status di_completion_create(const struct di_completion_setup *setup, enum di_protocol protocol, const struct di_json *request,
                                struct di_completion **out, di_error *err)
 {
@@ -244,6 +253,7 @@ di_status di_completion_create(const struct di_completion_setup *setup, enum di_
     CHECK(c, err, DI_ERR_MEMORY, "", "out of memory for a request");
     c->text = setup->text;
     c->facts = (struct di_request_facts){.queue_ns = -1, .first_token_ns = -1, .total_ns = -1, .miss_at = -1};
+    c->cap.at = -1;
     c->random = setup->random ? setup->random : di_entropy;
     c->random_ctx = setup->random_ctx;
     c->memory = setup->branch || protocol == DI_PROTOCOL_COMPLETION ? NULL : setup->memory;
@@ -257,6 +267,7 @@ di_status di_completion_create(const struct di_completion_setup *setup, enum di_
     TRY(di_chat_max_tokens(c->chat, (int64_t)c->prompt.n, setup->context, &c->max_tokens, err));
     TRY(make_sampling(c, &setup->defaults, err));
     TRY(make_parser(c, err));
+    make_cap(c);
     *out = c;
     c = NULL;
 out:
@@ -416,6 +427,7 @@ static uint64_t cache_space(struct di_str salt)
 static struct di_request engine_request(const struct di_completion *c)
 {
     struct di_request r = c->schedule;
+    r.cap = c->cap.at >= 0 ? &c->cap : NULL;
     r.space = cache_space(c->chat->cache_salt);
     r.prompt = c->prompt.v;
     r.n_prompt = (int64_t)c->prompt.n;

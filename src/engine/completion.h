@@ -27,6 +27,7 @@ struct di_completion {
     struct di_sampling_params sampling;
     int32_t *end_ids; /* owned, with the sampler's bias list behind it */
 
+    struct di_cap cap; /* of the reasoning */
     struct di_ids ids; /* sampled, the end id included */
     int64_t reasoning_tokens, cached_tokens;
     struct di_request_facts facts; /* set when it is done; before, as of one that came nowhere */

@@ -288,6 +288,7 @@ static struct request *request_create(const struct di_request *r)
     q->r.sampling.bias = copy_list(&at, r->sampling.bias, bias);
     q->r.forced = copy_list(&at, r->forced, forced);
     q->r.save_at = copy_list(&at, r->save_at, saves);
+    q->cap = r->cap ? *r->cap : (struct di_cap){.at = -1};
     q->key = di_sample_key((uint64_t)r->sampling.seed, r->sample);
     return q;
 }

@@ -48,6 +48,7 @@ struct di_request {
     bool ignore_end;                    /* end_ids do not end the answer */
     const int32_t *forced;              /* [n_forced] the answer's tokens by index, -1 = sampled; copied. For scoring and replay */
     int64_t n_forced;
+    const struct di_cap *cap;   /* NULL = none; copied */
     int priority;               /* lower runs earlier and may take the place of a higher one */
     uint64_t tenant;            /* requests of one priority are admitted fairly between tenants */
     uint64_t space;             /* a cached prefix is shared within one space of one tenant; 0 for the usual one */

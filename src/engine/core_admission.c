@@ -240,6 +240,7 @@ static bool start(struct di_core *e, struct di_launch *l, int slot, struct reque
                                                         .ignore_end = q->r.ignore_end,
                                                         .key = q->key,
                                                         .counts = q->counts,
+                                                        .cap = q->cap,
                                                         .forced = q->r.forced,
                                                         .n_forced = q->r.n_forced};
     q->seen_resume = q->n_done;

@@ -12,6 +12,7 @@ struct request {
     int64_t id;
     struct di_request r;            /* prompt and the sampler's lists point behind this struct */
     struct di_token_counts *counts; /* only for penalties */
+    struct di_cap cap;
     uint64_t key;
     int64_t n_done;   /* tokens known to the engine's thread: prompt and reported */
     int64_t n_resume; /* of these, what is to be computed again before the next token: n_prompt, or more after a preemption */

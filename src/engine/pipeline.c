@@ -73,6 +73,20 @@ static di_status report_forced(const struct di_row *row, size_t vocab, int32_t i
     return DI_OK;
 }
 
+/* The token that the request's own rules put at `index` of the answer, -1 = it is sampled. */
+static int32_t forced_token(const struct di_lane *lane, int64_t index)
+{
+    const struct di_cap *cap = &lane->cap;
+    if (index < lane->n_forced)
+        return lane->forced[index];
+    if (index != cap->at)
+        return -1;
+    for (const int32_t *t = lane->tokens + lane->n_prompt; t < lane->tokens + lane->n_prompt + index; t++)
+        if (*t == cap->ids[0] || *t == cap->ids[1])
+            return -1;
+    return cap->ids[0];
+}
+
 /* Decide the token at `position` of a lane from its logits. */
 static void sample(struct di_pipeline *p, struct di_launch_out *o, int64_t position, const float *logits)
 {
@@ -83,8 +97,7 @@ static void sample(struct di_pipeline *p, struct di_launch_out *o, int64_t posit
                          .banned = p->params.banned,
                          .n_generated = (uint64_t)(position - lane->n_prompt),
                          .position = (uint64_t)position};
-    int64_t index = position - lane->n_prompt;
-    int32_t forced = index < lane->n_forced ? lane->forced[index] : -1;
+    int32_t forced = forced_token(lane, position - lane->n_prompt);
     o->status = forced >= 0 ? report_forced(&row, (size_t)p->params.vocab, forced, &o->sample, &o->err)
                             : di_sample_row(p->law, &row, lane->key, &o->sample, &o->err);
     if (o->status != DI_OK) {

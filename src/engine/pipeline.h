@@ -20,7 +20,8 @@ struct di_lane {
     bool ignore_end;
     uint64_t key;
     struct di_token_counts *counts; /* or NULL */
-    const int32_t *forced;          /* [n_forced] answer by index instead of sampling; -1 = sampled */
+    struct di_cap cap;
+    const int32_t *forced; /* [n_forced] answer by index instead of sampling; -1 = sampled */
     int64_t n_forced;
     bool ended; /* an end id, the limit, or an error: later rows are dropped */
 };

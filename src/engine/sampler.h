@@ -118,6 +118,12 @@ double di_law_probability(struct di_law *law, int32_t id);
 
 /* ---- one token ---- */
 
+/* If none of `ids` is among the first `at` tokens of the answer, ids[0] follows them: an upper limit of the reasoning. at -1 = none. */
+struct di_cap {
+    int64_t at;
+    int32_t ids[2];
+};
+
 struct di_logprob {
     int32_t id;
     float logprob;
