@@ -51,6 +51,7 @@ class Clients:
 
 
 EXTRA = ("top_k", "min_p", "repetition_penalty", "stop_token_ids", "ignore_eos", "min_tokens", "include_stop_str_in_output", "thinking",
+         "thinking_token_budget",
          "skip_special_tokens", "spaces_between_special_tokens", "chat_template_kwargs", "include_reasoning", "request_id", "cache_salt",
          "priority", "continue_final_message", "add_generation_prompt", "session_id", "reasoning_history", "prompt_cache_key")
 
@@ -124,6 +125,8 @@ def test_chat_fields(c):
     yield cut.choices[0].finish_reason == "length" and cut.usage.completion_tokens == 3, cut
     yield c.chat(ignore_eos=True, max_tokens=50).usage.completion_tokens == 50, "ignore_eos"
     yield c.chat(thinking=OFF, min_tokens=10).usage.completion_tokens >= 10, "min_tokens"
+    short = c.chat(thinking_token_budget=2)
+    yield short.usage.completion_tokens_details.reasoning_tokens <= 3 and short.choices[0].message.content, short
     ids = c.server.post("/tokenize", {"prompt": "apple", "add_special_tokens": False}).json()["tokens"]
     by_id = c.chat(thinking=OFF, stop_token_ids=[ids[-1]])
     yield by_id.choices[0].stop_reason == ids[-1] and by_id.choices[0].finish_reason == "stop", by_id
