@@ -48,6 +48,7 @@ static di_status create(const struct di_core_null *n, const struct di_core_confi
     e = di_calloc(1, sizeof *e);
     CHECK(e, err, DI_ERR_MEMORY, "", "out of memory for the engine");
     e->config = *config;
+    e->queue_end = &e->queue;
     e->context = n->context;
     e->replay = (struct di_replay_rules){config->replay, config->replay_rows, n->window, n->rollback};
     TRY(di_replay_rules_check(&e->replay, err));
@@ -306,6 +307,7 @@ di_status di_core_submit(struct di_core *e, const struct di_request *r, int64_t 
             di_token_counts_add_prompt(q->counts, r->prompt[i]);
     }
     q->id = ++e->next_id;
+    q->since = e->service;
     if (id)
         *id = q->id;
     di_core_enqueue(e, q, false);
@@ -345,8 +347,7 @@ static void sweep(struct di_core *e)
             link = &q->next;
             continue;
         }
-        *link = q->next;
-        e->stats.waiting--;
+        di_core_unlink(e, link);
         tell_end(e, q, q->cancelled ? DI_END_CANCELLED : DI_END_DEADLINE, NULL);
         drop_request(e, q);
     }
@@ -455,8 +456,7 @@ static void end_all(struct di_core *e, const di_error *err)
             end_slot(e, &e->slots[i], DI_END_ERROR, err);
     while (e->queue) {
         struct request *q = e->queue;
-        e->queue = q->next;
-        e->stats.waiting--;
+        di_core_unlink(e, &e->queue);
         tell_end(e, q, DI_END_ERROR, err);
         drop_request(e, q);
     }

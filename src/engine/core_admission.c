@@ -4,12 +4,21 @@
 
 void di_core_enqueue(struct di_core *e, struct request *q, bool front)
 {
-    struct request **link = &e->queue;
-    while (!front && *link)
-        link = &(*link)->next;
+    struct request **link = front ? &e->queue : e->queue_end;
     q->next = *link;
     *link = q;
+    if (!q->next)
+        e->queue_end = &q->next;
     e->stats.waiting++;
+}
+
+void di_core_unlink(struct di_core *e, struct request **link)
+{
+    struct request *q = *link;
+    *link = q->next;
+    if (!*link)
+        e->queue_end = link;
+    e->stats.waiting--;
 }
 
 struct request *di_core_find(const struct di_core *e, int64_t id, int *slot)
@@ -40,6 +49,8 @@ void di_core_leave_leader(struct di_core *e, struct request *p, bool guessed_onl
 int64_t di_core_next_save(const struct di_core *e, const struct slot *s)
 {
     const struct request *q = s->req;
+    if (!e->reuse)
+        return 0; /* nothing is kept */
     int64_t next = INT64_MAX, least = s->n_rows > s->n_computed ? s->n_rows : s->n_computed + 1;
     if (least < s->right_from)
         least = s->right_from;
@@ -132,16 +143,20 @@ static bool is_ready(const struct request *q)
 
 static int64_t *served(struct di_core *e, uint64_t tenant)
 {
-    int64_t least = INT64_MAX;
-    for (int i = 0; i < e->n_tenants; i++) {
+    for (int i = 0; i < e->n_tenants; i++)
         if (e->tenants[i].id == tenant)
             return &e->tenants[i].served;
-        least = e->tenants[i].served < least ? e->tenants[i].served : least;
-    }
     if (e->n_tenants == TENANTS) /* forget all: they start level again */
         e->n_tenants = 0;
-    e->tenants[e->n_tenants] = (struct tenant){tenant, least == INT64_MAX ? 0 : least}; /* a newcomer owes nothing and is owed nothing */
+    e->tenants[e->n_tenants] = (struct tenant){tenant, 0};
     return &e->tenants[e->n_tenants++].served;
+}
+
+/* The service after which a request's turn comes. Who asked for nothing for a while, or comes for the first time, is owed nothing for that. */
+static int64_t turn(struct di_core *e, const struct request *q)
+{
+    int64_t had = *served(e, q->r.tenant);
+    return had > q->since ? had : q->since;
 }
 
 /* Does a go before b? Priority, then the tenant that had less, then arrival (list order: the earlier one is asked as b). */
@@ -149,7 +164,7 @@ static bool goes_before(struct di_core *e, const struct request *a, const struct
 {
     if (a->r.priority != b->r.priority)
         return a->r.priority < b->r.priority;
-    return *served(e, a->r.tenant) < *served(e, b->r.tenant);
+    return turn(e, a) < turn(e, b);
 }
 
 static int free_slot(const struct di_core *e)
@@ -160,10 +175,31 @@ static int free_slot(const struct di_core *e)
     return -1;
 }
 
+static int blocks_of(const struct request *q)
+{
+    return di_kv_blocks_for(q->r.n_prompt + q->r.max_tokens);
+}
+
+/* Would q fit if all running ones of worse priorities gave way? Blocks that those share are counted for each: then it is tried in vain. */
+static bool fits_by_preemption(const struct di_core *e, const struct request *q)
+{
+    int64_t blocks = di_kv_available(e->store);
+    bool worse = false;
+    for (int i = 0; i < e->config.max_batch; i++) {
+        const struct slot *s = &e->slots[i];
+        bool gives_way = s->state == SLOT_RUNNING && s->req->r.priority > q->r.priority;
+        worse |= gives_way;
+        if (gives_way || s->state == SLOT_LEAVING)
+            blocks += e->store->lease[i].n;
+    }
+    return worse && blocks >= blocks_of(q);
+}
+
 /* Overtaking ends when somebody was passed over so often: then blocks gather until that one fits. */
 #define PATIENCE 64
 
-/* The next waiting request to start: the first in order that fits. Those in front that do not fit were passed over. */
+/* The next waiting request to start: the first in order that fits. Those in front that do not fit were passed over; not by worse priorities if others
+ * of these give way for it. */
 static struct request **next_fitting(struct di_core *e)
 {
     struct request **best = NULL, **first = NULL;
@@ -171,12 +207,14 @@ static struct request **next_fitting(struct di_core *e)
         struct request *q = *link;
         if (!is_ready(q))
             continue;
-        bool fits = di_kv_blocks_for(q->r.n_prompt + q->r.max_tokens) <= di_kv_available(e->store);
+        bool fits = blocks_of(q) <= di_kv_available(e->store);
         if (!first || goes_before(e, q, *first))
             first = link;
         if (fits && (!best || goes_before(e, q, *best)))
             best = link;
     }
+    if (best && (*best)->r.priority > (*first)->r.priority && fits_by_preemption(e, *first))
+        return NULL;
     if (best && first != best && (*first)->passed_over++ >= PATIENCE)
         return NULL;
     return best;
@@ -244,7 +282,9 @@ static bool start(struct di_core *e, struct di_launch *l, int slot, struct reque
                                                         .forced = q->r.forced,
                                                         .n_forced = q->r.n_forced};
     q->seen_resume = q->n_done;
-    *served(e, q->r.tenant) += q->r.n_prompt + q->r.max_tokens;
+    int64_t had = turn(e, q);
+    e->service = had > e->service ? had : e->service;
+    *served(e, q->r.tenant) = had + total;
     e->stats.running++;
     return true;
 }
@@ -257,7 +297,9 @@ static void preempt(struct di_core *e)
     for (const struct request *q = e->queue; q; q = q->next)
         if (is_ready(q) && (!best || q->r.priority < best->r.priority))
             best = q;
-    for (int i = 0; best && i < e->config.max_batch; i++) {
+    if (!best || !fits_by_preemption(e, best))
+        return;
+    for (int i = 0; i < e->config.max_batch; i++) {
         struct slot *s = &e->slots[i];
         if (s->state == SLOT_LEAVING)
             return; /* a place is about to come free */
@@ -282,10 +324,8 @@ void di_core_admit(struct di_core *e, struct di_launch *l)
             preempt(e);
             return;
         }
-        struct request *q = *link, *next = q->next;
-        if (!start(e, l, slot, q))
+        if (!start(e, l, slot, *link))
             return;
-        *link = next;
-        e->stats.waiting--;
+        di_core_unlink(e, link);
     }
 }

@@ -21,6 +21,7 @@ struct request {
     int64_t seen_resume; /* n_done when it (re)started: a victim must have made progress */
     int64_t n_reached;   /* most rows that were computed so far: they can be reused */
     int passed_over;
+    int64_t since; /* di_core.service at its arrival: what its tenant did not use before does not count */
     bool cancelled;
     struct request *leader; /* di_request.after while it lives, or one that is just computing the same beginning (guessed) */
     bool guessed;
@@ -47,7 +48,7 @@ struct slot {
     bool over;      /* LEAVING: the request has ended; else it goes back to the queue (preempted) */
 };
 
-/* Service that a tenant has had, in tokens; the least served goes first. A small table: tenants that do not wait are forgotten. */
+/* Service that a tenant has had, in tokens; the least served goes first. A small table: when it is full, all are forgotten. */
 #define TENANTS 64
 struct tenant {
     uint64_t id;
@@ -64,9 +65,10 @@ struct di_core {
     struct di_replay_rules replay;
     uint64_t page_versions;
     struct slot *slots;
-    struct request *queue;
+    struct request *queue, **queue_end; /* where the next one is put */
     struct tenant tenants[TENANTS];
     int n_tenants;
+    int64_t service;               /* that the best served one of those who were given a place had before: credit is counted from here on */
     struct di_launch *under_way;   /* launched, results not handled */
     int64_t last_ended_ns, now_ns; /* now: of the present step, read again when it has waited */
     struct di_core_stats stats;
@@ -83,6 +85,8 @@ void di_core_save(struct di_core *e, int slot, int64_t at);
 
 /* ---- core_admission.c ---- */
 void di_core_enqueue(struct di_core *e, struct request *q, bool front);
+/* Take *link out of the queue. */
+void di_core_unlink(struct di_core *e, struct request **link);
 /* A request that is not over, by its id. *slot: where it runs, -1 = it waits. */
 struct request *di_core_find(const struct di_core *e, int64_t id, int *slot);
 /* Those that wait for p wait no longer. */
