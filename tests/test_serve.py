@@ -59,6 +59,10 @@ def test_routes(s):
     for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x"):
         r = s.post("/v1/chat/completions", chat_body("hi"), {"Content-Type": kind})
         yield r.status == 415 and r.error(), r
+    r = s.post("/v1/chat/completions", chat_body("hi"), {"Content-Encoding": "gzip"})
+    yield r.status == 415 and "Content-Encoding" in r.error(), r
+    r = s.post("/v1/chat/completions", chat_body("hi", max_tokens=1), {"Content-Encoding": "identity"})
+    yield r.status == 200, r
     r = s.post("/v1/chat/completions", chat_body("hi", max_tokens=1), {"Content-Type": "application/json; charset=utf-8"})
     yield r.status == 200, r
     r = s.get("/v1/chat/completions", method="OPTIONS")
@@ -74,6 +78,14 @@ def test_ids(s):
     yield len(r.headers["x-request-id"]) < 80, r
     r = s.post("/v1/messages", "{", {"X-Request-Id": "abc"})
     yield r.status == 400 and r.json()["request_id"] == "abc" and r.headers["request-id"] == "abc", r
+    yield r.error().startswith("byte "), r
+    r = s.post("/v1/chat/completions", "{")
+    yield r.error().startswith("byte ") and r.json()["error"]["param"] is None, r
+    r = s.get("/v1/models/zz")
+    yield r.status == 404 and r.json()["error"]["code"] == "model_not_found" and r.json()["error"]["param"] == "model", r
+    for path in ("/v1/models/zz", "/v1/nothing"):  # Anthropic's client shows its own shape and id only
+        r = s.get(path, {"anthropic-version": "2023-06-01"})
+        yield r.status == 404 and r.json()["type"] == "error" and r.json()["request_id"] == r.headers["request-id"], r
 
 
 def test_page(s):
@@ -256,9 +268,9 @@ def test_bad_bodies(s):
 def test_large_bodies(program):
     with Server(program, "--max-body", 1) as s:
         r = s.raw(b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 1073741824\r\n\r\n")
-        yield status_of(r) == 413 and b"Connection: close" in r, r
+        yield status_of(r) == 413 and b"Connection: close" in r and b"X-Request-Id: req_" in r, r
         r = s.raw(b"POST /v1/messages HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 1073741824\r\n\r\n" + b"x" * 3000000)
-        yield status_of(r) == 413 and b"request_too_large" in r, r
+        yield status_of(r) == 413 and b"request_too_large" in r and b"\r\nRequest-Id: req_" in r, r
         r = s.raw(b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
                   + b"10000\r\n%s\r\n" % (b"x" * 65536) * 40)
         yield status_of(r) == 413, r
@@ -458,6 +470,9 @@ def test_cors(program):
         yield "POST" in r.headers["access-control-allow-methods"] and "Authorization" in r.headers["access-control-allow-headers"], r
         r = s.chat(max_tokens=1)
         yield r.headers["access-control-allow-origin"] == "https://app.example" and r.headers["vary"] == "Origin", r
+    for wrong in ("app.example", "https://app.example/", "https://", "https://a b"):  # no browser sends these as an origin
+        with Server(program, "--cors-origin", wrong, ready=False) as s:
+            yield s.wait() == 2 and "cors-origin: must be * or scheme://host[:port]" in s.messages(), (wrong, s.messages())
 
 
 # ---------------------------------------------------------------- cancelling
@@ -744,6 +759,10 @@ def tls_name(s):
 def test_tls(program):
     first, second = make_certificate(program, "first"), make_certificate(program, "second")
     cert, key = program.path("cert"), program.path("key")
+    with Server(program, "--tls-cert", program.path("none"), "--tls-key", first[1], ready=False) as s:
+        yield s.wait() == 2 and "No such file or directory" in s.messages(), s.messages()
+    with Server(program, "--tls-cert", first[1], "--tls-key", first[1], ready=False) as s:
+        yield s.wait() == 2 and "no start line" in s.messages(), s.messages()
 
     def install(pair):
         for source, target in zip(pair, (cert, key)):

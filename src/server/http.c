@@ -132,8 +132,8 @@ static void refuse(struct di_http_conn *c, int status, const char *why)
     struct di_buf body = {0};
     struct di_http_request *r = c->request;
     r->close_after = true;
-    c->http->on.on_refused(c->http->on.ctx, r, status, why, &body);
-    di_http_reply(r, status, "application/json", (struct di_str){0}, di_buf_str(&body));
+    struct di_str extra = c->http->on.on_refused(c->http->on.ctx, r, status, why, &body);
+    di_http_reply(r, status, "application/json", extra, di_buf_str(&body));
     di_buf_fini(&body);
 }
 

@@ -61,12 +61,13 @@ static void on_gone(void *ctx, struct di_http_request *r, const char *why)
         s->held = NULL;
 }
 
-static void on_refused(void *ctx, struct di_http_request *r, int status, const char *why, struct di_buf *body)
+static struct di_str on_refused(void *ctx, struct di_http_request *r, int status, const char *why, struct di_buf *body)
 {
     struct service *s = ctx;
     (void)r;
     s->refused++;
     di_buf_addf(body, "%d %s", status, why);
+    return (struct di_str){0};
 }
 
 static void on_done(void *ctx, struct di_http_request *r)

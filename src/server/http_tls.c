@@ -7,7 +7,7 @@
 static di_status tls_error(const char *where, const char *what, di_error *err)
 {
     char text[200] = "unknown reason";
-    unsigned long code = ERR_peek_last_error();
+    unsigned long code = ERR_peek_error(); /* the first of several is the cause */
     if (code)
         ERR_error_string_n(code, text, sizeof text);
     ERR_clear_error();

@@ -220,9 +220,11 @@ static const struct di_route_row *find_row(const struct di_http_head *h, int *st
 
 static enum di_dialect dialect_of(const struct di_http_head *h, const struct di_route_row *row)
 {
-    if (row && !row->answer)
+    bool shared = !row || row->answer || row->route == DI_ROUTE_MODELS || row->route == DI_ROUTE_MODEL;
+    if (!shared)
         return di_route_dialect(row->route);
-    bool anthropic = di_str_starts(h->path, DI_STR("/v1/messages")) || di_str_starts(h->path, DI_STR("/anthropic/"));
+    bool anthropic = di_str_starts(h->path, DI_STR("/v1/messages")) || di_str_starts(h->path, DI_STR("/anthropic/")) ||
+                     di_http_header(h, "anthropic-version").n;
     return anthropic ? DI_DIALECT_ANTHROPIC : DI_DIALECT_OPENAI;
 }
 
@@ -281,9 +283,13 @@ static bool admit(struct di_call *c, struct di_key *key)
     struct di_server *s = c->server;
     const struct di_http_head *h = &c->http->head;
     const char *why = NULL;
-    struct di_str type = di_http_header(h, "content-type");
+    struct di_str type = di_http_header(h, "content-type"), coding = di_http_header(h, "content-encoding");
     if (di_str_eqc(h->method, "POST") && !is_json_type(type) && (type.n || di_http_header(h, "origin").n)) {
         refuse(c, 415, NULL, 0, "the body must be JSON: Content-Type: application/json");
+        return false;
+    }
+    if (coding.n && !di_http_same_word(coding, "identity")) {
+        refuse(c, 415, NULL, 0, "the body must be sent as it is: no Content-Encoding");
         return false;
     }
     if (!atomic_load(&s->attached) || s->draining) {
@@ -384,13 +390,14 @@ void di_server_on_gone(void *ctx, struct di_http_request *r, const char *why)
         di_call_cancel(c);
 }
 
-void di_server_on_refused(void *ctx, struct di_http_request *r, int status, const char *why, struct di_buf *body)
+struct di_str di_server_on_refused(void *ctx, struct di_http_request *r, int status, const char *why, struct di_buf *body)
 {
     struct di_call *c = r->user;
     struct di_http_error e;
     (void)ctx;
     di_http_error_set(&e, status, NULL, NULL, "%s", why);
     di_http_error_write(c ? c->dialect : DI_DIALECT_OPENAI, &e, di_str_c(c ? c->id : ""), body);
+    return c ? errors_headers(c, status, status == 503 ? 1 : 0) : (struct di_str){0};
 }
 
 void di_server_on_done(void *ctx, struct di_http_request *r)

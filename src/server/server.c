@@ -199,6 +199,13 @@ out:
     return status;
 }
 
+/* As browsers send it: compared as text, so a path or a slash at the end would never fit. */
+static bool is_origin(const char *s)
+{
+    const char *host = strstr(s, "://");
+    return strcmp(s, "*") == 0 || (host && host != s && host[3] && !strpbrk(host + 3, "/?# \t\r\n\""));
+}
+
 static di_status open_files(struct di_server *s, di_error *err)
 {
     const struct di_server_config *c = &s->config;
@@ -209,6 +216,8 @@ static di_status open_files(struct di_server *s, di_error *err)
         s->access = strcmp(c->access_log, "-") == 0 ? stderr : fopen(c->access_log, "ae");
         CHECK(s->access, err, DI_ERR_IO, c->access_log, "cannot be written: %s", strerror(errno));
     }
+    CHECK(!c->cors_origin || is_origin(c->cors_origin), err, DI_ERR_INVALID, "cors-origin", "must be * or scheme://host[:port], not \"%s\"",
+          c->cors_origin);
     CHECK((c->tls_cert != NULL) == (c->tls_key != NULL), err, DI_ERR_INVALID, "tls-cert", "certificate and key come together");
 out:
     return status;

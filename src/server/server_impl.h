@@ -129,7 +129,7 @@ struct di_server {
 void di_server_on_head(void *ctx, struct di_http_request *r);
 void di_server_on_request(void *ctx, struct di_http_request *r);
 void di_server_on_gone(void *ctx, struct di_http_request *r, const char *why);
-void di_server_on_refused(void *ctx, struct di_http_request *r, int status, const char *why, struct di_buf *body);
+struct di_str di_server_on_refused(void *ctx, struct di_http_request *r, int status, const char *why, struct di_buf *body);
 void di_server_on_done(void *ctx, struct di_http_request *r);
 /* Answer with an error in the call's dialect. retry_after: seconds, 0 = none. */
 void di_call_reply_error(struct di_call *c, const struct di_http_error *e, int retry_after);
