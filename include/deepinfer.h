@@ -312,7 +312,8 @@ typedef struct di_submission {
 DI_API void di_submission_init(di_submission *submission, size_t size);
 
 /* Queue a request; *id (may be NULL) is set before its first record can appear. Refused at once, with the reason: DI_ERR_INVALID (the field
- * is in `where`), _LIMIT (it can never fit into the context or the cache), _UNSUPPORTED, _FORMAT (the JSON), _MEMORY. Any thread. */
+ * is in `where`), _LIMIT (it can never fit into the context or the cache), _UNSUPPORTED, _FORMAT (the JSON), _MEMORY, _CANCELLED (a callback of di_engine_close asks). Any
+ * thread. */
 DI_API di_status di_engine_submit(di_engine *engine, const di_submission *submission, di_request_id *id, di_error *err);
 /* The ids of the prompt that a submission would run, without running it; `capacity` and *n as for di_engine_encode. Errors as for di_engine_submit,
  * but a prompt may be longer than the context. Any thread. */

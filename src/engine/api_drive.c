@@ -131,7 +131,7 @@ void di_engine_wind_up(di_engine *e)
 {
     di_engine_stop(e);
     pthread_mutex_lock(&e->lock);
-    e->driving = true;
+    e->driving = e->closing = true;
     struct di_api_request *in = e->inbox;
     e->inbox = NULL;
     e->inbox_end = &e->inbox;
@@ -142,10 +142,6 @@ void di_engine_wind_up(di_engine *e)
     }
     di_core_destroy(e->core);
     for (struct di_api_request *r = e->ended, *next; r; r = next) {
-        next = r->next;
-        di_api_request_destroy(r);
-    }
-    for (struct di_api_request *r = e->inbox, *next; r; r = next) { /* a callback of these last ends submitted it */
         next = r->next;
         di_api_request_destroy(r);
     }

@@ -73,6 +73,7 @@ struct di_engine {
     int64_t n_unread, n_spare;
     bool driving; /* somebody is inside step, flush or close */
     bool has_thread, stopping;
+    bool closing; /* nothing is taken any more */
     uint64_t stops;
     pthread_t thread;
     di_engine_stats stats; /* as of the end of the latest step; submitted and refused at once */

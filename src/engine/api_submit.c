@@ -297,9 +297,11 @@ out:
     return status;
 }
 
-static void put_in_inbox(di_engine *e, struct di_api_request *r, di_request_id *id)
+static di_status put_in_inbox(di_engine *e, struct di_api_request *r, di_request_id *id, di_error *err)
 {
+    di_status status = DI_OK;
     pthread_mutex_lock(&e->lock);
+    CHECK(!e->closing, err, DI_ERR_CANCELLED, "engine", "it is being closed"); /* a callback of the last ends asks */
     r->id = ++e->last_id;
     if (id)
         *id = r->id;
@@ -310,7 +312,9 @@ static void put_in_inbox(di_engine *e, struct di_api_request *r, di_request_id *
     e->inbox_end = &r->next;
     e->stats.submitted++;
     pthread_cond_signal(&e->work);
+out:
     pthread_mutex_unlock(&e->lock);
+    return status;
 }
 
 static void count_refused(di_engine *e)
@@ -345,7 +349,7 @@ di_status di_engine_submit(di_engine *e, const di_submission *submission, di_req
     TRY(prepare(r, &s, err));
     TRY(di_completion_check(r->answer, e->core, err));
     TRY(check_after(e, s.after, err));
-    put_in_inbox(e, r, id);
+    TRY(put_in_inbox(e, r, id, err));
     r = NULL;
 out:
     di_api_request_destroy(r);
@@ -440,7 +444,7 @@ di_status di_engine_fork(di_engine *e, di_request_id parent, const di_submission
     TRY(read_request(r, protocol, &s, e->context, err));
     TRY(prepare(r, &s, err));
     TRY(di_sampling_params_check(&r->answer->sampling, (size_t)e->config.vocab_size, err));
-    put_in_inbox(e, r, id);
+    TRY(put_in_inbox(e, r, id, err));
     r = NULL;
 out:
     di_api_request_destroy(r);

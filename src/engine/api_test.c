@@ -653,6 +653,47 @@ static void test_close_in_the_middle(void **state)
             assert_int_equal(a[i].reason, DI_REASON_CANCELLED);
 }
 
+struct again {
+    di_engine *engine;
+    int submitted, refused, ended;
+};
+
+static int submit_again(void *user, const di_output *o)
+{
+    struct again *a = user;
+    di_submission s = text_request("Once more", NULL);
+    s.on_output = submit_again;
+    s.user = a;
+    if (o->kind != DI_OUTPUT_FINISHED)
+        return 1;
+    a->ended++;
+    di_status status = di_engine_submit(a->engine, &s, NULL, NULL);
+    assert_true(status == DI_OK || status == DI_ERR_CANCELLED);
+    *(status == DI_OK ? &a->submitted : &a->refused) += 1;
+    return 1;
+}
+
+/* What a callback submits while the engine is closed is refused: whatever is taken has an end. */
+static void test_close_takes_nothing_more(void **state)
+{
+    di_engine_config c = nano_config();
+    struct again a = {.submitted = 3};
+    di_submission s = text_request("Once upon a time", NULL);
+    (void)state;
+    s.on_output = submit_again;
+    s.user = &a;
+    assert_int_equal(di_engine_open(&c, &a.engine, NULL), DI_OK);
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(di_engine_submit(a.engine, &s, NULL, NULL), DI_OK);
+        assert_int_equal(di_engine_step(a.engine, NULL, NULL), DI_OK);
+    }
+    assert_int_equal(di_engine_submit(a.engine, &s, NULL, NULL), DI_OK); /* still on its way */
+    a.submitted++;
+    di_engine_close(a.engine);
+    assert_int_equal(a.submitted, a.ended);
+    assert_int_equal(a.refused, 4);
+}
+
 /* Wherever an allocation fails: a sentence at submit, or a FINISHED record with the reason; nothing leaks, and the engine goes on. */
 static void test_out_of_memory(void **state)
 {
@@ -881,6 +922,7 @@ int main(void)
         cmocka_unit_test(test_callback_ends_it),
         cmocka_unit_test(test_deadline),
         cmocka_unit_test(test_close_in_the_middle),
+        cmocka_unit_test(test_close_takes_nothing_more),
         cmocka_unit_test(test_out_of_memory),
         cmocka_unit_test(test_threads_with_own_driver),
         cmocka_unit_test(test_threads_with_the_callers_driver),
