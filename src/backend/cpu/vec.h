@@ -283,4 +283,18 @@ VEC_INLINE vf vf_e4m3(const uint8_t *p)
     return vf_mul(vf_f16(_mm256_and_si256(h, _mm256_set1_epi16((int16_t)0xBFFF))), vf_set1(256));
 }
 
+/* Thirty-two of them. */
+VEC_INLINE void vf_e4m3_two(const uint8_t *p, vf out[2])
+{
+#ifdef __AVX512F__
+    __m512i h = _mm512_slli_epi16(_mm512_cvtepi8_epi16(_mm256_loadu_si256((const __m256i *)p)), 7);
+    h = _mm512_and_si512(h, _mm512_set1_epi16((int16_t)0xBFFF));
+    out[0] = vf_mul(vf_f16(_mm512_castsi512_si256(h)), vf_set1(256));
+    out[1] = vf_mul(vf_f16(_mm512_extracti64x4_epi64(h, 1)), vf_set1(256));
+#else
+    out[0] = vf_e4m3(p);
+    out[1] = vf_e4m3(p + 16);
+#endif
+}
+
 #endif

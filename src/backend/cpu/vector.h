@@ -106,31 +106,22 @@ static inline struct index_merge index_merge_take(struct vec_arena *a, int topk,
     return g;
 }
 
-/* attention: what belongs to one query row (in shared if all threads work on it), and what belongs to a thread. Models with few heads fill the
- * lanes with up to ATT_ROWS consecutive rows of a chunk, over the union of their keys. */
+/* attention with many heads: what belongs to one query row (in shared if all threads work on it), and what belongs to a thread. */
 #define ATT_KEYS 64 /* keys of a tile */
 #define ATT_CHAN 64 /* channels of a tile: 16 KB of decoded fp32, in L1 */
-#define ATT_ROWS 4
 struct att_row {
-    int lanes, chans;  /* rows * heads padded to 16, channel blocks */
-    int rows, heads;   /* lane = row * heads + head */
+    int lanes, chans;  /* heads padded to 16, channel blocks */
     int count, window; /* keys, and how many of them are window rows (first) */
     const uint8_t **key;
-    uint8_t *who; /* [count] bit i: row i has the key */
-    float *q;     /* [chans][ATT_CHAN][lanes] transposed query */
-    float *s;     /* [count, padded to 4][lanes] scores, then e^(s - max) */
-    float *inv;   /* [lanes] 1 / denominator */
+    float *q;   /* [chans][ATT_CHAN][lanes] transposed query */
+    float *s;   /* [count, padded to 4][lanes] scores, then e^(s - max) */
+    float *inv; /* [lanes] 1 / denominator */
 };
-static inline int att_rows(int heads)
-{
-    return heads > 8 ? 1 : 16 / heads < ATT_ROWS ? 16 / heads : ATT_ROWS;
-}
 static inline struct att_row att_row_take(struct vec_arena *a, int heads, int d, int window, int topk)
 {
-    struct att_row r = {.lanes = (int)vec_up(heads, 16), .chans = (int)(vec_up(d, ATT_CHAN) / ATT_CHAN), .rows = 1, .heads = heads};
-    int rows = att_rows(heads), most_keys = window + rows - 1 + rows * topk;
+    struct att_row r = {.lanes = (int)vec_up(heads, 16), .chans = (int)(vec_up(d, ATT_CHAN) / ATT_CHAN)};
+    int most_keys = window + topk;
     r.key = vec_take(a, (size_t)most_keys, sizeof *r.key);
-    r.who = vec_take(a, (size_t)most_keys, 1);
     r.q = vec_take(a, (size_t)r.chans * ATT_CHAN * (size_t)r.lanes, sizeof(float));
     r.s = vec_take(a, vec_up(most_keys, 4) * (size_t)r.lanes, sizeof(float));
     r.inv = vec_take(a, (size_t)r.lanes, sizeof(float));
@@ -145,6 +136,28 @@ static inline struct att_tile att_tile_take(struct vec_arena *a, int heads)
     struct att_tile t = {.k = vec_take(a, ATT_KEYS * ATT_CHAN, sizeof(float))};
     t.o = vec_take(a, vec_up(heads, 16) * ATT_CHAN, sizeof(float));
     return t;
+}
+
+/* attention with few heads: keys of up to FEW_ROWS rows in fp32, and what belongs to 4 heads of one row. Lists may be read and written up to
+ * the next multiple of 4 keys. */
+#define FEW_HEADS 8
+#define FEW_ROWS 8
+#define FEW_TILE 32 /* keys of the output's tiles */
+struct att_few {
+    const uint8_t **key;      /* packed selected rows */
+    float *window, *selected; /* [keys][d] */
+    float *q, *o;             /* [4][d] */
+    float *s;                 /* [keys][4] scores, then e^(s - max) */
+};
+static inline struct att_few att_few_take(struct vec_arena *a, int d, int window, int topk)
+{
+    struct att_few w = {.key = vec_take(a, (size_t)topk, sizeof *w.key)};
+    w.window = vec_take(a, (size_t)(window + FEW_ROWS - 1 + 3) * (size_t)d, sizeof(float));
+    w.selected = vec_take(a, (size_t)(topk + 3) * (size_t)d, sizeof(float));
+    w.q = vec_take(a, 4 * (size_t)d, sizeof(float));
+    w.o = vec_take(a, 4 * (size_t)d, sizeof(float));
+    w.s = vec_take(a, 4 * (size_t)(window + topk + 3), sizeof(float));
+    return w;
 }
 
 static inline struct vec_arena vec_shared(struct di_cpu *cpu)
