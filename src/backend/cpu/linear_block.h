@@ -152,10 +152,12 @@ struct multiply_entry {
 #define MULTIPLY_ENTRY(n) {n, multiply_##n},
 static const struct multiply_entry multiply_table[] = {GROUPS(MULTIPLY_ENTRY)};
 
-/* Largest register tile for the rows that are left. */
+/* Largest register tile for the rows that are left; two middle ones are faster than a large and a small one. */
 static const struct multiply_entry *group_for(int rows)
 {
     const struct multiply_entry *e = multiply_table;
+    if (MAX_ROWS == 12 && (rows == 14 || rows == 16))
+        rows = 8;
     while (e->rows > rows)
         e++;
     return e;
@@ -216,15 +218,51 @@ static inline uint32_t element(const float *row, int d)
     return di_f32_bits(row[2 * d]) >> 16 | (di_f32_bits(row[2 * d + 1]) & 0xFFFF0000);
 }
 
+INLINE __m128i upper_halves(__m128i a, __m128i b)
+{
+    return _mm_packus_epi32(_mm_srli_epi32(a, 16), _mm_srli_epi32(b, 16));
+}
+INLINE __m128i four_elements(const float *row, int d)
+{
+    const __m128i *p = (const __m128i *)(const void *)(row + STEP * d);
+    __m128i v = _mm_loadu_si128(p);
+    if (STEP == 1)
+        return v;
+    return upper_halves(v, _mm_loadu_si128(p + 1));
+}
+
+/* out[d][n] = four rows, d0 <= d < d0 + DEPTH: 4 x 4 elements at a time. */
+static void pack_four(const float *const *rows, int d0, int n, uint32_t *out)
+{
+    for (int d = d0; d < d0 + DEPTH; d += 4) {
+        __m128i v[4];
+        for (int r = 0; r < 4; r++)
+            v[r] = four_elements(rows[r], d);
+        __m128i p = _mm_unpacklo_epi32(v[0], v[1]), q = _mm_unpacklo_epi32(v[2], v[3]);
+        __m128i s = _mm_unpackhi_epi32(v[0], v[1]), t = _mm_unpackhi_epi32(v[2], v[3]);
+        __m128i *at[4];
+        for (int i = 0; i < 4; i++)
+            at[i] = (__m128i *)(void *)(out + (size_t)(d + i) * (size_t)n);
+        _mm_storeu_si128(at[0], _mm_unpacklo_epi64(p, q));
+        _mm_storeu_si128(at[1], _mm_unpackhi_epi64(p, q));
+        _mm_storeu_si128(at[2], _mm_unpacklo_epi64(s, t));
+        _mm_storeu_si128(at[3], _mm_unpackhi_epi64(s, t));
+    }
+}
+
 static void block_pack_x(const float *const *rows, int n_rows, int k, void *dst)
 {
     uint32_t *out = dst;
     for (int row = 0; row < n_rows;) {
         int n = n_rows <= STREAM_ROWS ? n_rows : group_for(n_rows - row)->rows;
-        for (int d0 = 0; d0 < k / STEP; d0 += DEPTH) /* block by block, so that both sides stay in the cache */
-            for (int r = 0; r < n; r++)
+        for (int d0 = 0; d0 < k / STEP; d0 += DEPTH) { /* block by block, so that both sides stay in the cache */
+            int r = 0;
+            for (; r + 4 <= n; r += 4)
+                pack_four(rows + row + r, d0, n, out + r);
+            for (; r < n; r++)
                 for (int d = d0; d < d0 + DEPTH; d++)
                     out[(size_t)d * (size_t)n + (size_t)r] = element(rows[row + r], d);
+        }
         out += (size_t)n * (size_t)(k / STEP);
         row += n;
     }

@@ -60,10 +60,13 @@ static inline float epilogue_exp(float x)
 /* Q8 values of 32 numbers (spec/model.md §4.1): the same bits as di_q8_block. */
 static inline void epilogue_q8(float *h)
 {
-    float amax = 1e-4f;
-    for (int i = 0; i < 32; i++)
-        amax = __builtin_fabsf(h[i]) > amax ? __builtin_fabsf(h[i]) : amax;
-    uint32_t e = di_f32_bits(amax * (1.0f / 448.0f));
+    int32_t most =
+        (int32_t)di_f32_bits(1e-4f); /* magnitudes compare like their bits; compilers vectorise this maximum, not that of floats */
+    for (int i = 0; i < 32; i++) {
+        int32_t a = (int32_t)(di_f32_bits(h[i]) & INT32_MAX);
+        most = a > most ? a : most;
+    }
+    uint32_t e = di_f32_bits(di_f32_from_bits((uint32_t)most) * (1.0f / 448.0f));
     e = (e >> 23) + ((e & 0x7FFFFF) != 0); /* biased, between 1 and 253 */
     float scale = di_f32_from_bits(e << 23), inverse = di_f32_from_bits((254 - e) << 23);
     for (int i = 0; i < 32; i++) {

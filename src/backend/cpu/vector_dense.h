@@ -207,10 +207,13 @@ VEC_INLINE void mix_block(const float *x, size_t ld, const float *fn, int n, flo
     for (int r = 0; r < rows; r++)
         for (int o = 0; o < MIX_OUT; o++)
             acc[r][o] = vf_load(sums + 16 * (r * MIX_SUMS + o));
+    const float *next = fn + (n <= MIX_K ? MIX_OUT * ld : 512); /* the next weight rows, or further on in these */
     for (int c = 0; c < n; c += 16) {
         vf w[MIX_OUT];
-        for (int o = 0; o < MIX_OUT; o++)
+        for (int o = 0; o < MIX_OUT; o++) {
             w[o] = vf_load(fn + (size_t)o * ld + c);
+            _mm_prefetch((const char *)(next + (size_t)o * ld + c), _MM_HINT_T0);
+        }
         for (int r = 0; r < rows; r++) {
             vf v = vf_load(x + (size_t)r * ld + c);
             for (int o = 0; o < MIX_OUT; o++)
@@ -293,33 +296,46 @@ static void mix_unit(const struct mix_job *j, int thread, int row0, int rows, in
                 j->sums[(row0 + r) * MIX_SUMS + o] = vf_sum(vf_load(part + 16 * (r * MIX_SUMS + o)));
 }
 
-/* Steps 6 to 8 of spec §5.2 on the 4 x 4 matrix in one register, row = source; sums in index order. */
-VEC_INLINE vf mix_sinkhorn(vf z, int iters, float epsilon)
+/* Steps 6 to 8 of spec §5.2 on 4 x 4 matrices, one in a register, row = source; sums in index order. Each is one chain of divisions, so
+ * MIX_CHAINS rows take turns. */
+#define MIX_CHAINS 4
+VEC_INLINE void mix_sinkhorn(vf z[MIX_CHAINS], int iters, float epsilon)
 {
     vf eps = vf_set1(epsilon);
 #define OVER_COLUMNS(f, v) f(f(f(vf_column(v, 0), vf_column(v, 1)), vf_column(v, 2)), vf_column(v, 3))
 #define OVER_ROWS(f, v) f(f(f(vf_row(v, 0), vf_row(v, 1)), vf_row(v, 2)), vf_row(v, 3))
-    z = vf_exp(vf_sub(z, OVER_COLUMNS(vf_max, z)));
-    z = vf_add(vf_div(z, OVER_COLUMNS(vf_add, z)), eps);
-    for (int i = 0; i < iters; i++) {
-        if (i > 0)
-            z = vf_div(z, vf_add(OVER_COLUMNS(vf_add, z), eps));
-        z = vf_div(z, vf_add(OVER_ROWS(vf_add, z), eps));
+    for (int k = 0; k < MIX_CHAINS; k++) {
+        z[k] = vf_exp(vf_sub(z[k], OVER_COLUMNS(vf_max, z[k])));
+        z[k] = vf_add(vf_div(z[k], OVER_COLUMNS(vf_add, z[k])), eps);
     }
-    return z;
+    for (int i = 0; i < iters; i++) {
+        for (int k = 0; i > 0 && k < MIX_CHAINS; k++)
+            z[k] = vf_div(z[k], vf_add(OVER_COLUMNS(vf_add, z[k]), eps));
+        for (int k = 0; k < MIX_CHAINS; k++)
+            z[k] = vf_div(z[k], vf_add(OVER_ROWS(vf_add, z[k]), eps));
+    }
 }
 
-static void mix_finish(const struct di_op_hc_mix *d, const float *sums, int64_t row)
+/* Rows [row, row + n), n <= MIX_CHAINS. */
+static void mix_finish(const struct di_op_hc_mix *d, const float *sums, int64_t row, int n)
 {
-    float z[32] = {0}, gate[16], r = 1.0f / sqrtf(sums[24] / (float)(4 * d->d) + d->norm_eps);
-    for (int o = 0; o < 24; o++)
-        z[o] = r * sums[o] * d->scale[o < 4 ? 0 : o < 8 ? 1 : 2] + d->base[o];
-    vf_store(gate, vf_sigmoid(vf_load(z)));
-    for (int s = 0; s < 4; s++) {
-        d->pre[4 * row + s] = gate[s] + d->eps;
-        d->post[4 * row + s] = 2.0f * gate[4 + s];
+    vf comb[MIX_CHAINS];
+    for (int k = 0; k < MIX_CHAINS; k++)
+        comb[k] = vf_zero();
+    for (int k = 0; k < n; k++, sums += MIX_SUMS) {
+        float z[32] = {0}, gate[16], r = 1.0f / sqrtf(sums[24] / (float)(4 * d->d) + d->norm_eps);
+        for (int o = 0; o < 24; o++)
+            z[o] = r * sums[o] * d->scale[o < 4 ? 0 : o < 8 ? 1 : 2] + d->base[o];
+        vf_store(gate, vf_sigmoid(vf_load(z)));
+        for (int s = 0; s < 4; s++) {
+            d->pre[4 * (row + k) + s] = gate[s] + d->eps;
+            d->post[4 * (row + k) + s] = 2.0f * gate[4 + s];
+        }
+        comb[k] = vf_load(z + 8);
     }
-    vf_store(d->comb + 16 * row, mix_sinkhorn(vf_load(z + 8), d->iters, d->eps));
+    mix_sinkhorn(comb, d->iters, d->eps);
+    for (int k = 0; k < n; k++)
+        vf_store(d->comb + 16 * (row + k), comb[k]);
 }
 
 static void mix_run(void *ctx, int thread, int n_threads)
@@ -334,8 +350,8 @@ static void mix_run(void *ctx, int thread, int n_threads)
     }
     vec_barrier(j->cpu, n_threads);
     di_range rows = di_split(m, 1, thread, n_threads);
-    for (int64_t i = rows.begin; i < rows.end; i++)
-        mix_finish(j->d, j->sums + i * MIX_SUMS, i);
+    for (int64_t i = rows.begin; i < rows.end; i += MIX_CHAINS)
+        mix_finish(j->d, j->sums + i * MIX_SUMS, i, rows.end - i < MIX_CHAINS ? (int)(rows.end - i) : MIX_CHAINS);
 }
 
 static void vec_hc_mix(struct di_backend *be, const struct di_op_hc_mix *d)
