@@ -439,7 +439,11 @@ di_status di_tokenizer_load(const char *path, struct di_tokenizer **out, di_erro
         di_buf_adds(&name, "/tokenizer.json");
     TRY(di_buf_ok(&name, err));
     TRY(di_file_read(name.p, MAX_FILE, &text, err));
-    TRY(di_tokenizer_from_json(di_buf_str(&text), out, err));
+    status = di_tokenizer_from_json(di_buf_str(&text), out, err);
+    if (status != DI_OK) {
+        di_error inner = err ? *err : (di_error){0};
+        di_fail(err, status, name.p, "%s%s%.60s", inner.message, inner.where[0] ? ", at " : "", inner.where);
+    }
 out:
     if (status != DI_OK)
         di_error_at(err, name.p ? name.p : path);

@@ -531,6 +531,9 @@ static void broken_and_foreign_files(void **state)
         assert_int_equal(di_tokenizer_from_json((struct di_str){nano_json.p, n}, &t, NULL), DI_ERR_FORMAT);
     assert_int_equal(di_tokenizer_load("tests/data", &t, NULL), DI_ERR_NOT_FOUND);
     assert_int_equal(di_tokenizer_load("no such file", &t, NULL), DI_ERR_NOT_FOUND);
+    di_error err = {0};
+    assert_int_equal(di_tokenizer_load("README.md", &t, &err), DI_ERR_FORMAT);
+    assert_string_equal(err.where, "README.md"); /* the file, also where its text is wrong */
 }
 
 /* The nano file with one text in the place of another. */
