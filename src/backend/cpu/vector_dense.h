@@ -299,19 +299,19 @@ static void mix_unit(const struct mix_job *j, int thread, int row0, int rows, in
 /* Steps 6 to 8 of spec §5.2 on 4 x 4 matrices, one in a register, row = source; sums in index order. Each is one chain of divisions, so
  * MIX_CHAINS rows take turns. */
 #define MIX_CHAINS 4
-VEC_INLINE void mix_sinkhorn(vf z[MIX_CHAINS], int iters, float epsilon)
+VEC_INLINE void mix_sinkhorn(vf *z, const int n, int iters, float epsilon)
 {
     vf eps = vf_set1(epsilon);
 #define OVER_COLUMNS(f, v) f(f(f(vf_column(v, 0), vf_column(v, 1)), vf_column(v, 2)), vf_column(v, 3))
 #define OVER_ROWS(f, v) f(f(f(vf_row(v, 0), vf_row(v, 1)), vf_row(v, 2)), vf_row(v, 3))
-    for (int k = 0; k < MIX_CHAINS; k++) {
+    for (int k = 0; k < n; k++) {
         z[k] = vf_exp(vf_sub(z[k], OVER_COLUMNS(vf_max, z[k])));
         z[k] = vf_add(vf_div(z[k], OVER_COLUMNS(vf_add, z[k])), eps);
     }
     for (int i = 0; i < iters; i++) {
-        for (int k = 0; i > 0 && k < MIX_CHAINS; k++)
+        for (int k = 0; i > 0 && k < n; k++)
             z[k] = vf_div(z[k], vf_add(OVER_COLUMNS(vf_add, z[k]), eps));
-        for (int k = 0; k < MIX_CHAINS; k++)
+        for (int k = 0; k < n; k++)
             z[k] = vf_div(z[k], vf_add(OVER_ROWS(vf_add, z[k]), eps));
     }
 }
@@ -333,7 +333,10 @@ static void mix_finish(const struct di_op_hc_mix *d, const float *sums, int64_t 
         }
         comb[k] = vf_load(z + 8);
     }
-    mix_sinkhorn(comb, d->iters, d->eps);
+    if (n == 1)
+        mix_sinkhorn(comb, 1, d->iters, d->eps);
+    else
+        mix_sinkhorn(comb, MIX_CHAINS, d->iters, d->eps);
     for (int k = 0; k < n; k++)
         vf_store(d->comb + 16 * (row + k), comb[k]);
 }
