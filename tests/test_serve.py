@@ -45,6 +45,9 @@ def test_routes(s):
     for path in ("/v1/chat/completions", "/chat/completions", "/beta/chat/completions"):
         r = s.post(path, chat_body("hi", max_tokens=2))
         yield r.status == 200 and r.json()["usage"]["completion_tokens"] == 2, r
+    for path in ("/v1/models", "/models", "/beta/models", "/anthropic/v1/models"):
+        r, one = s.get(path), s.get(path + "/nano")
+        yield r.status == 200 and r.json()["data"] == [one.json()], (r, one)
     for path in ("/nothing", "/v1/embeddings", "/v1", "/v1/models/", "//health", "/health/"):
         r = s.get(path)
         yield r.status == 404 and r.error(), (path, r)
