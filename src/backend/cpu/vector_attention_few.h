@@ -5,7 +5,7 @@
  *   softmax  lanes = 4 keys x 4 heads: maximum, e^(s - max) and four sums: key j of the list belongs to sum j mod 4, the sink to sum 0
  *   output   o[head][c] += p[key][head] * v[key][c] over the keys in list order
  *
- * Per row of 4 heads, 128 channels, 192 keys: 197 thousand multiply-adds (6144 vectors on two units), 22 KB of packed keys (1536 vectors
+ * Per row of 4 heads, 128 channels, 192 keys: 197 thousand multiply-adds (12288 vectors, two a cycle), 22 KB of packed keys (1536 vectors
  * to decode, 3 to 5 instructions each). What a row gets depends on its own list only. */
 #ifndef DI_BACKEND_CPU_VECTOR_ATTENTION_FEW_H
 #define DI_BACKEND_CPU_VECTOR_ATTENTION_FEW_H
