@@ -287,7 +287,7 @@ typedef struct di_submission {
     const di_sampling_options *sampling; /* with text and ids, NULL = defaults; a JSON request says it itself: must be NULL there */
     const int32_t *forced;               /* [n_forced] the answer's tokens by index, -1 = sampled: for scoring and replay */
     size_t n_forced;
-    int32_t priority;    /* lower runs earlier and may take the place of a higher one (0) */
+    int32_t priority;    /* lower runs earlier and may take the place of a higher one, which waits as long as better ones keep coming (0) */
     uint64_t tenant;     /* admission is fair between tenants of one priority; they share no cached prefix (0) */
     int64_t deadline_ms; /* from now; a request that is not over by then ends with DI_REASON_DEADLINE; 0 = none */
     /* Called by the driving thread for every record, which is valid until it returns; returning 0 cancels the request. It may submit, fork, cancel and

@@ -6,6 +6,8 @@ from deepinfer import EngineArgs, LLMEngine, SamplingParams
 
 
 def main():
+    if len(sys.argv) != 2:
+        sys.exit(__doc__)
     engine = LLMEngine.from_engine_args(EngineArgs(sys.argv[1], max_model_len=1024, max_num_seqs=4, chunked_prefill=True))
     tokenizer = engine.get_tokenizer()
     texts = {}

@@ -7,6 +7,8 @@ PROMPTS = ["The capital of France", "The capital of Japan", "Once upon a time"]
 
 
 def main():
+    if len(sys.argv) != 2:
+        sys.exit(__doc__)
     llm = LLM(sys.argv[1], trust_remote_code=True, max_model_len=2048, max_num_seqs=8, gpu_memory_utilization=0.9)
     params = SamplingParams(temperature=0.7, top_p=0.95, max_tokens=24, seq_seed=0xFEDCBA9876543210, first_n_token_no_eos=1)
     for prompt, text in zip(PROMPTS, llm.generate(PROMPTS, params, use_tqdm=False)):
