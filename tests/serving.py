@@ -70,9 +70,10 @@ class Server:
 
     def __exit__(self, *_):
         self.status = self.stop()
+        messages = self.messages()
         self.err.close()
         if self.status == "sanitizer report":
-            raise RuntimeError(self.messages())
+            raise RuntimeError(messages)
 
     # ---- requests
 

@@ -306,6 +306,38 @@ def test_large_bodies(program):
         yield s.until(lambda: s.busy() == 0) is not None and s.chat(max_tokens=1).status == 200, "afterwards"
 
 
+def test_large_bodies_hold_up_nobody(program):
+    """Tokenizing them takes seconds: small requests do not wait for that, and who left has none spent on him."""
+    spaces = " " * 2000000
+
+    def post(path, body):
+        data = json.dumps(body).encode()
+        return b"POST %s HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s" % (path, len(data), data)
+
+    with Server(program) as s:
+
+        def begin(request):
+            held = [s.connect() for _ in range(12)]
+            for c in held:
+                c.sendall(request)
+            time.sleep(0.1)
+            s.until(lambda: s.metrics()["deepinfer_reading_bytes"] == 0)
+            return held
+
+        held = begin(post(b"/v1/chat/completions", chat_body(spaces)))
+        start = time.monotonic()
+        yield s.chat(max_tokens=1).status == 200 and s.get("/load").json()["server_load"] >= 9, "a small one is answered at once"
+        yield s.until(lambda: s.busy() == 0) is not None, "all are answered"
+        stayed = time.monotonic() - start
+        yield b"maximum context length" in peek(held[0]), "by a refusal"
+        for c in held + begin(post(b"/tokenize", {"prompt": spaces})):
+            c.close()
+        start = time.monotonic()
+        yield s.post("/tokenize", {"prompt": spaces}).status == 200, "a large one"
+        left = time.monotonic() - start
+        yield left < stayed / 2, (left, stayed)
+
+
 def peek(c):
     c.settimeout(0.05)
     try:
@@ -520,6 +552,17 @@ def report_62_disconnect_in_the_queue(program):
         after = s.metrics()
         yield after["deepinfer_step_prompt_rows_total"] == before["deepinfer_step_prompt_rows_total"], "nothing of it was computed"
         yield after["deepinfer_requests_cancelled_total"] - before["deepinfer_requests_cancelled_total"] == 1, after
+
+
+def test_disconnect_while_preparing(program):
+    """The log's line is written while a preparing thread still has the request."""
+    with Server(program, "--access-log", program.path()) as s:
+        for i in range(60):
+            c = s.connect()
+            c.sendall(chat_request("word " * 200 * (i % 3), max_tokens=2, n=16))
+            time.sleep(i % 10 * 0.0005)
+            c.close()
+        yield s.until(lambda: s.busy() == 0) is not None and s.chat(max_tokens=1).status == 200, "afterwards"
 
 
 def report_64_retry_resumes_from_what_was_prefilled(program):
@@ -862,8 +905,9 @@ def test_logs(program):
 
 SHARED = [test_routes, test_ids, test_page, test_metrics, test_framing, test_slow_bytes, test_keep_alive, test_http10, test_pipelining,
           test_expect_continue, test_bad_bodies, test_resets, report_36_first_request_of_odd_clients]
-OWN = [test_large_bodies, test_time_limits, test_connections, test_queue_full, test_keys, test_cors, report_61_disconnect_frees_the_slot,
-       report_62_disconnect_in_the_queue, report_64_retry_resumes_from_what_was_prefilled, report_65_cancel_hits_nobody_else,
+OWN = [test_large_bodies, test_large_bodies_hold_up_nobody, test_time_limits, test_connections, test_queue_full, test_keys, test_cors,
+       report_61_disconnect_frees_the_slot, report_62_disconnect_in_the_queue, test_disconnect_while_preparing,
+       report_64_retry_resumes_from_what_was_prefilled, report_65_cancel_hits_nobody_else,
        test_slow_readers, report_29_long_prompt_first_byte_report_30_by_the_clock, test_health_means_steps, report_34_error_in_the_middle, test_drain, test_kill, test_before_loading,
        test_unix_socket, test_tls, test_service_manager, test_logs]
 

@@ -9,6 +9,7 @@
 /* Copies of records that wait for the loop; a request that would add more is cancelled. The loop never waits, so they only pile up if the
  * process is starved of CPU. */
 #define QUEUE_LIMIT ((size_t)64 << 20)
+#define LARGE_BODY ((size_t)512 << 10) /* 31 MiB may take many seconds to tokenize */
 
 struct di_call *di_call_create(struct di_server *s, struct di_http_request *r)
 {
@@ -350,10 +351,30 @@ static void prepare(struct di_call *c)
                                           .request_id = di_str_c(c->id),
                                           .tenant = c->key ? c->key->tenant : 0,
                                           .now = (int64_t)time(NULL)};
-    if (di_exchange_create(&s->setup, &request, &c->x, &c->error) != DI_OK)
+    if (atomic_load(&c->gone)) { /* who left while it waited has no time spent on it */
+        di_http_error_set(&c->error, 503, NULL, NULL, "the server is stopping");
         c->refused = true;
-    else
+    } else if (di_exchange_create(&s->setup, &request, &c->x, &c->error) != DI_OK) {
+        c->refused = true;
+    } else {
         submit_all(c);
+    }
+}
+
+static struct di_call *take_job(struct di_jobs *jobs)
+{
+    struct di_call *c = jobs->first;
+    if (c)
+        jobs->first = c->next_job;
+    if (!jobs->first)
+        jobs->last = &jobs->first;
+    return c;
+}
+
+static struct di_call *next_job(struct di_preparers *p, bool takes_large)
+{
+    struct di_call *c = takes_large ? take_job(&p->large) : NULL;
+    return c ? c : take_job(&p->small);
 }
 
 static void *work(void *arg)
@@ -361,16 +382,14 @@ static void *work(void *arg)
     struct di_server *s = arg;
     struct di_preparers *p = &s->preparers;
     prctl(PR_SET_NAME, "prepare");
+    pthread_mutex_lock(&p->lock);
+    bool takes_large = p->n_begun++ == 0;
+    pthread_mutex_unlock(&p->lock);
     for (;;) {
+        struct di_call *c;
         pthread_mutex_lock(&p->lock);
-        while (!p->first && !p->stop)
+        while (!(c = next_job(p, takes_large)) && !p->stop)
             pthread_cond_wait(&p->work, &p->lock);
-        struct di_call *c = p->first;
-        if (c) {
-            p->first = c->next_job;
-            if (!p->first)
-                p->last = &p->first;
-        }
         pthread_mutex_unlock(&p->lock);
         if (!c)
             return NULL;
@@ -387,17 +406,19 @@ void di_call_prepare(struct di_call *c)
     c->http->body = (struct di_buf){0};
     c->server->held_bytes += c->body.n;
     c->state = DI_CALL_PREPARING;
+    struct di_jobs *jobs = c->body.n > LARGE_BODY ? &p->large : &p->small;
     pthread_mutex_lock(&p->lock);
-    *p->last = c;
-    p->last = &c->next_job;
-    pthread_cond_signal(&p->work);
+    *jobs->last = c;
+    jobs->last = &c->next_job;
+    pthread_cond_broadcast(&p->work); /* either may be the one that takes it */
     pthread_mutex_unlock(&p->lock);
 }
 
 di_status di_preparers_start(struct di_server *s, di_error *err)
 {
     struct di_preparers *p = &s->preparers;
-    p->last = &p->first;
+    p->large.last = &p->large.first;
+    p->small.last = &p->small.first;
     pthread_mutex_init(&p->lock, NULL);
     pthread_cond_init(&p->work, NULL);
     for (; p->n_threads < DI_PREPARERS; p->n_threads++)

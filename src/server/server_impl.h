@@ -68,12 +68,17 @@ struct di_call {
     char model[64];
 };
 
-/* Threads that read bodies and tokenize, so that a large one delays no stream. */
+/* Threads that read bodies and tokenize, so that a large one delays no stream; nor another request: large ones wait for the first thread,
+ * and the second takes small ones alone. */
 #define DI_PREPARERS 2
+struct di_jobs {
+    struct di_call *first, **last;
+};
 struct di_preparers {
     pthread_mutex_t lock;
     pthread_cond_t work;
-    struct di_call *first, **last;
+    struct di_jobs large, small;
+    size_t n_begun; /* threads that know their number */
     bool stop;
     pthread_t threads[DI_PREPARERS];
     size_t n_threads;
