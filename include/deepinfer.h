@@ -90,10 +90,12 @@ typedef struct di_engine_config {
     int64_t turn_memory; /* chat: names of turns (ids of calls, plain answers) that are remembered token by token and replayed when a client
                                   sends them back unchanged, so that what was cached for them fits. A prompt then depends on what was answered before (0) */
     int64_t turn_memory_bytes; /* and bytes of them; 0 = 256 MiB */
-    const char *replay; /* NULL = "exact"; "bounded": of long prompts the second half of the layers computes the last replay_rows tokens only, and what a
+    const char *
+        replay; /* NULL = "exact"; "bounded": of long prompts the second half of the layers computes the last replay_rows tokens only, and what a
                                   cached beginning lacks is computed again from near its end. Faster, and an approximation: what it leaves in the cache serves
                                   bounded requests only, exact ones keep their bits. DI_ERR_UNSUPPORTED if the model has no such half */
-    int32_t replay_rows; /* at least the window and the draft block; 0 = 140 for a window of 128. A prompt of at most so many tokens is exact */
+    int32_t
+        replay_rows; /* at least the window and the draft block; 0 = 140 for a window of 128. A prompt of at most so many tokens is exact */
 } di_engine_config;
 DI_API void di_engine_config_init(di_engine_config *config, size_t size);
 
@@ -237,7 +239,7 @@ typedef struct di_output {
     float logprob; /* TOKEN; NaN unless asked for */
     uint32_t n_alternatives;
     const di_alternative *alternatives; /* TOKEN: the likeliest tokens, falling */
-    const char *text;                   /* [text_bytes], a 0 byte behind it; "" if the kind has none. FINISHED: the stop string if one ended it */
+    const char *text; /* [text_bytes], a 0 byte behind it; "" if the kind has none. FINISHED: the stop string if one ended it */
     size_t text_bytes;
     di_end_reason reason; /* FINISHED, like all that follows */
     int32_t stop_index;   /* which stop string, or -1 */
@@ -307,7 +309,7 @@ typedef struct di_submission {
     size_t n_save_at;
     int64_t fork_at;                     /* di_engine_fork alone: tokens of the parent that the branch begins with; 0 = all so far */
     const di_request_defaults *defaults; /* with json; NULL = those of di_request_defaults_init with the engine's seed */
-    const char *replay;                  /* "exact" or "bounded"; NULL = the engine's, a branch's: its parent's. Bounded ones take no forced tokens */
+    const char *replay; /* "exact" or "bounded"; NULL = the engine's, a branch's: its parent's. Bounded ones take no forced tokens */
 } di_submission;
 DI_API void di_submission_init(di_submission *submission, size_t size);
 
@@ -375,7 +377,8 @@ typedef struct di_engine_stats {
     uint64_t ended_stop, ended_length, ended_tool_calls, ended_cancelled, ended_deadline, ended_error;
     uint64_t miss_other_tenant; /* of miss_never_seen: another tenant has it. For the operator only: it tells what others ask */
     int32_t held_slots;         /* of `running`: requests that have ended, but are named by a step under way */
-    uint64_t bounded_starts, skipped_rows; /* bounded replay: approximate starts of requests; prompt rows that half of the layers left out */
+    uint64_t bounded_starts,
+        skipped_rows; /* bounded replay: approximate starts of requests; prompt rows that half of the layers left out */
     /* Earlier turns in prompts (turn_memory): replayed token by token; known, but changed by the client, so rendered; tokens kept, in bytes. */
     uint64_t turns_replayed, turns_changed, turn_bytes;
 } di_engine_stats;
@@ -410,7 +413,7 @@ typedef struct di_histogram {
     uint64_t count;
     double sum;
     int32_t n_edges;
-    double edges[DI_HISTOGRAM_EDGES_MAX]; /* [n_edges] rising; the same in every call */
+    double edges[DI_HISTOGRAM_EDGES_MAX];         /* [n_edges] rising; the same in every call */
     uint64_t buckets[DI_HISTOGRAM_EDGES_MAX + 1]; /* [n_edges + 1] above the edge before and not above this one; the last: above all */
 } di_histogram;
 /* As of the end of the latest step. DI_ERR_NOT_FOUND: this library has no such histogram. Any thread. `size` is sizeof(di_histogram). */

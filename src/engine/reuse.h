@@ -36,10 +36,10 @@ struct di_reuse_start {
     int64_t miss_at;
 };
 struct di_reuse_ask {
-    const int32_t *tokens; /* [n] */
-    int64_t n, total;      /* known now; pages for so many in all */
+    const int32_t *tokens;  /* [n] */
+    int64_t n, total;       /* known now; pages for so many in all */
     uint64_t tenant, space; /* of the tenant's caches, see di_request */
-    int64_t tail; /* di_replay_tail: bounded replay and what came through it are accepted; 0 = exact */
+    int64_t tail;           /* di_replay_tail: bounded replay and what came through it are accepted; 0 = exact */
 };
 /* Look up what a request has, give the free slot its pages, restore its state. False, with nothing changed, if the pool cannot give the
  * pages now. The slot is named by no launch. */

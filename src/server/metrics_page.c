@@ -81,7 +81,8 @@ static void add_engine(struct di_buf *b, const struct di_server *s, const char *
         {"requests_cancelled_total", NULL, NULL, COUNTER, (double)e->cancelled, "Requests of the engine that were cancelled."},
         {"requests_failed_total", NULL, NULL, COUNTER, (double)e->failed, "Requests of the engine that failed."},
         {"reuse_evicted_blocks_total", NULL, NULL, COUNTER, (double)e->evicted_blocks, "Cached blocks that made room."},
-        {"turns_replayed_total", NULL, NULL, COUNTER, (double)e->turns_replayed, "Earlier turns of prompts that were replayed token by token."},
+        {"turns_replayed_total", NULL, NULL, COUNTER, (double)e->turns_replayed,
+         "Earlier turns of prompts that were replayed token by token."},
         {"turns_changed_total", NULL, NULL, COUNTER, (double)e->turns_changed, "Earlier turns that were known, but changed by the client."},
         {"turn_memory_bytes", NULL, NULL, GAUGE, (double)e->turn_bytes, "Memory of turns that can be replayed."},
     };
