@@ -179,7 +179,7 @@ static void add_server(struct di_buf *b, const struct di_server *s, const char *
         {"up", NULL, NULL, GAUGE, di_server_healthy(s), "1 while /health says 200."},
         {"requests_live", NULL, NULL, GAUGE, (double)s->live, "Requests for the model that are under way."},
         {"connections", NULL, NULL, GAUGE, (double)h->open, "Open connections."},
-        {"connections_total", NULL, NULL, COUNTER, (double)h->accepted, "Connections accepted."},
+        {"connections_accepted_total", NULL, NULL, COUNTER, (double)h->accepted, "Connections accepted."},
         {"connections_refused_total", NULL, NULL, COUNTER, (double)h->refused, "Connections beyond --max-connections."},
         {"received_bytes_total", NULL, NULL, COUNTER, (double)h->bytes_in, "Bytes received."},
         {"sent_bytes_total", NULL, NULL, COUNTER, (double)h->bytes_out, "Bytes sent."},
