@@ -101,7 +101,7 @@ static size_t raise_descriptors(int64_t connections)
     setrlimit(RLIMIT_NOFILE, &limit);
     if (limit.rlim_max == RLIM_INFINITY || limit.rlim_max >= (rlim_t)connections + other)
         return (size_t)connections;
-    size_t granted = limit.rlim_max > 2 * other ? (size_t)limit.rlim_max - other : other;
+    size_t granted = (size_t)(limit.rlim_max > 2 * other ? limit.rlim_max - other : limit.rlim_max / 2);
     fprintf(stderr, "warning: the system grants %zu file descriptors, so --max-connections is %zu\n", (size_t)limit.rlim_max, granted);
     return granted;
 }

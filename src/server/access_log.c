@@ -45,7 +45,7 @@ void di_access_log(struct di_server *s, const struct di_http_request *r, const s
     if (!s->access)
         return;
     double ms = (double)(di_clock_ns() - r->began_ns) * 1e-6;
-    bool submitted = c && c->state == DI_CALL_RUNNING && c->n_subs; /* until then a preparing thread counts them */
+    bool running = c && c->state == DI_CALL_RUNNING;         /* before that, a preparing thread counts its submissions */
     int status = r->answered && r->status ? r->status : 499; /* the client left: nginx's number for it */
     struct di_str method = r->head.method.n ? r->head.method : DI_STR("-"), path = r->head.path.n ? r->head.path : DI_STR("-");
     const char *tenant = c && c->key ? c->key->name : "", *id = c ? c->id : "", *trace = c ? c->trace : "", *model = c ? c->model : "";
@@ -62,7 +62,7 @@ void di_access_log(struct di_server *s, const struct di_http_request *r, const s
         add_member(&b, "request_id", di_str_c(id));
         add_member(&b, "traceparent", di_str_c(trace));
         add_member(&b, "model", di_str_c(model));
-        if (submitted)
+        if (running && c->n_subs)
             di_buf_addf(&b, ",\"prompt_tokens\":%lld,\"cached_tokens\":%lld,\"completion_tokens\":%lld", (long long)c->prompt_tokens,
                         (long long)c->cached_tokens, (long long)c->completion_tokens);
         di_buf_addc(&b, '}');
@@ -76,7 +76,7 @@ void di_access_log(struct di_server *s, const struct di_http_request *r, const s
         add_word(&b, "tenant", tenant);
         add_word(&b, "id", id);
         add_word(&b, "trace", trace);
-        if (submitted)
+        if (running && c->n_subs)
             di_buf_addf(&b, " prompt=%lld cached=%lld completion=%lld", (long long)c->prompt_tokens, (long long)c->cached_tokens,
                         (long long)c->completion_tokens);
     }
