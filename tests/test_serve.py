@@ -772,6 +772,16 @@ def test_before_loading(program):
         yield r.status == 2 and b"deepinfer serve" in r.err, r
 
 
+def test_stop_while_loading(program):
+    """Nothing was cut, so a service manager sees no failure."""
+    for delay in (0, 0.02, 0.1):
+        with Server(program, ready=False, env={"LC_ALL": "C"}) as s:
+            yield s.until(lambda: "total" in s.messages()) is not None, "the plan is printed before loading"
+            time.sleep(delay)
+            s.signal(signal.SIGTERM)
+            yield s.wait() == 0, (delay, s.messages())
+
+
 class UnixConnection(http.client.HTTPConnection):
     def __init__(self, path):
         super().__init__("localhost", timeout=WAIT)
@@ -921,7 +931,8 @@ SHARED = [test_routes, test_ids, test_page, test_metrics, test_framing, test_slo
 OWN = [test_large_bodies, test_large_bodies_hold_up_nobody, test_time_limits, test_connections, test_few_descriptors, test_queue_full, test_keys, test_cors,
        report_61_disconnect_frees_the_slot, report_62_disconnect_in_the_queue, test_disconnect_while_preparing,
        report_64_retry_resumes_from_what_was_prefilled, report_65_cancel_hits_nobody_else,
-       test_slow_readers, report_29_long_prompt_first_byte_report_30_by_the_clock, test_health_means_steps, report_34_error_in_the_middle, test_drain, test_kill, test_before_loading,
+       test_slow_readers, report_29_long_prompt_first_byte_report_30_by_the_clock, test_health_means_steps, report_34_error_in_the_middle,
+       test_drain, test_kill, test_before_loading, test_stop_while_loading,
        test_unix_socket, test_tls, test_service_manager, test_logs]
 
 

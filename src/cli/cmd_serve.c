@@ -106,10 +106,10 @@ static size_t raise_descriptors(int64_t connections)
     return granted;
 }
 
-static void quit_now(void *ctx)
+static void quit_now(void *ctx, bool cut)
 {
     (void)ctx;
-    _exit(DI_EXIT_SOME_FAILED);
+    _exit(cut ? DI_EXIT_SOME_FAILED : DI_EXIT_OK);
 }
 
 static int ms(double seconds)

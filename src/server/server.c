@@ -80,7 +80,7 @@ static void on_stop_signal(struct di_server *s)
         if (s->access)
             fflush(s->access);
         if (s->config.quit)
-            s->config.quit(s->config.quit_ctx);
+            s->config.quit(s->config.quit_ctx, s->draining);
         event_base_loopbreak(s->base);
     } else {
         begin_drain(s);

@@ -28,15 +28,15 @@ struct di_server_config {    /* strings are borrowed until destroy */
     bool json_log;                  /* access log and messages as JSON lines */
     FILE *messages;                 /* where messages go */
     struct di_http_limits limits;
-    size_t held;             /* bytes of bodies of requests under way; more are refused with 503 */
-    int max_waiting;         /* requests beyond those that run; more are refused with 429 */
-    int64_t request_ms;      /* deadline of a request, 0 = none */
-    int64_t drain_ms;        /* what is under way at a drain may take so long */
-    int64_t comment_ms;      /* a stream that has sent nothing for so long sends a comment */
-    int64_t stall_ms;        /* work, but no step for so long: unhealthy */
-    bool blank_lines;        /* the same for responses that are no streams, as line feeds */
-    const char *notify;      /* socket of the service manager (sd_notify), or NULL */
-    void (*quit)(void *ctx); /* a second TERM or INT, or one while loading. Does not return */
+    size_t held;                       /* bytes of bodies of requests under way; more are refused with 503 */
+    int max_waiting;                   /* requests beyond those that run; more are refused with 429 */
+    int64_t request_ms;                /* deadline of a request, 0 = none */
+    int64_t drain_ms;                  /* what is under way at a drain may take so long */
+    int64_t comment_ms;                /* a stream that has sent nothing for so long sends a comment */
+    int64_t stall_ms;                  /* work, but no step for so long: unhealthy */
+    bool blank_lines;                  /* the same for responses that are no streams, as line feeds */
+    const char *notify;                /* socket of the service manager (sd_notify), or NULL */
+    void (*quit)(void *ctx, bool cut); /* a second TERM or INT (cut: requests are), or one while loading. Does not return */
     void *quit_ctx;
 };
 
