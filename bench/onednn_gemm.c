@@ -1,5 +1,5 @@
-/* The bar for the matrix kernels at many rows: oneDNN's bf16 matmul on the dense shapes of the full-size model, weights already in the layout
- * that oneDNN prefers. Built by bench/run-kernels.sh where libdnnl is installed. Prints: shape, rows, ms, GFLOP/s.
+/* The bar for the matrix kernels at many rows: oneDNN's bf16 matmul on the dense shapes of the full-size model, weights already in the
+ * layout that oneDNN prefers. Built by bench/run-kernels.sh where libdnnl is installed. Prints: shape, rows, ms, GFLOP/s.
  * Usage: onednn_gemm THREADS; with 1 thread the time is processor time, as in `deepinfer bench`. */
 #include <dnnl.h>
 #include <stdio.h>

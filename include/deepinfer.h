@@ -1,7 +1,7 @@
 /* deepinfer: exact inference for DeepSeek-V4.1-Flash.
  *
- * This is the only header that a user of the library includes: statuses, then the engine. Link with -ldeepinfer. What stands here is stable: later
- * versions append fields at the end of structs and add functions. docs/c-api.md shows it in use. */
+ * This is the only header that a user of the library includes: statuses, then the engine. Link with -ldeepinfer. What stands here is
+ * stable: later versions append fields at the end of structs and add functions. docs/c-api.md shows it in use. */
 #ifndef DEEPINFER_H
 #define DEEPINFER_H
 
@@ -54,14 +54,15 @@ DI_API const char *di_version(void);
  * callback, the last of them says why it ended. Work is done by whoever drives: one thread calls di_engine_step until nothing is left, or
  * di_engine_start lets the engine keep a thread of its own for that.
  *
- * Threads. Step, flush, run and close: one thread at a time, the driver. Everything else: any thread, at any time between open and close. No
- * lock is held while the model computes or a callback runs. A call with a NULL handle is refused with DI_ERR_INVALID (or does nothing); a
- * handle must not be used after di_engine_close.
+ * Threads. Step, flush, run and close: one thread at a time, the driver. Everything else: any thread, at any time between open and close.
+ * No lock is held while the model computes or a callback runs. A call with a NULL handle is refused with DI_ERR_INVALID (or does nothing);
+ * a handle must not be used after di_engine_close.
  *
  * The same bits. A request's tokens depend on its prompt, its sampling and its seed, never on what runs beside it or how it was scheduled.
  *
- * Structs that the caller fills start with their size, which the _init function sets together with the defaults: call it first, then change fields.
- * A later library accepts the smaller struct of an earlier header; an earlier library accepts a larger one as long as the rest is zero. */
+ * Structs that the caller fills start with their size, which the _init function sets together with the defaults: call it first, then change
+ * fields. A later library accepts the smaller struct of an earlier header; an earlier library accepts a larger one as long as the rest is
+ * zero. */
 
 typedef struct di_engine di_engine;
 typedef int64_t di_request_id; /* 1, 2, ... in order of submission; 0 is none */
@@ -77,25 +78,26 @@ typedef struct di_engine_config {
     int32_t max_batch;     /* requests that run at the same time, 1..1024 (16) */
     int32_t prefill_chunk; /* prompt rows of one step, 1..65536 (256) */
     int32_t cache_blocks;  /* blocks of 64 tokens in the pool; 0 = enough for max_batch requests of the full context */
-    int32_t
-        no_reuse; /* non-zero: every prompt is computed in full. Else what earlier requests of the tenant computed for the same beginning is
-                              reused; the bits are the same (0) */
+    /* Non-zero: every prompt is computed in full. Else what earlier requests of the tenant computed for the same beginning is reused; the
+     * bits are the same (0). */
+    int32_t no_reuse;
     int32_t state_slots; /* snapshots of request state kept for that, 0..4096; 0 = 64, or twice max_batch if that is more */
     int64_t context;     /* tokens of one request, prompt and answer; 0 = the model's limit, at most 65,536 */
     int64_t seed;        /* of JSON requests that have none, 0..2^63-1 (0) */
     /* Called on the opening thread while weights are read, with bytes done and in all; or NULL. */
     void (*progress)(void *context, uint64_t done, uint64_t total);
     void *progress_context;
-    int32_t max_unread;  /* records of one request that wait for di_engine_poll; at more it ends with DI_ERR_LIMIT. 0 = 65,536 */
-    int64_t turn_memory; /* chat: names of turns (ids of calls, plain answers) that are remembered token by token and replayed when a client
-                                  sends them back unchanged, so that what was cached for them fits. A prompt then depends on what was answered before (0) */
+    int32_t max_unread; /* records of one request that wait for di_engine_poll; at more it ends with DI_ERR_LIMIT. 0 = 65,536 */
+    /* Chat: names of turns (ids of calls, plain answers) that are remembered token by token and replayed when a client sends them back
+     * unchanged, so that what was cached for them fits. A prompt then depends on what was answered before (0). */
+    int64_t turn_memory;
     int64_t turn_memory_bytes; /* and bytes of them; 0 = 256 MiB */
-    const char *
-        replay; /* NULL = "exact"; "bounded": of long prompts the second half of the layers computes the last replay_rows tokens only, and what a
-                                  cached beginning lacks is computed again from near its end. Faster, and an approximation: what it leaves in the cache serves
-                                  bounded requests only, exact ones keep their bits. DI_ERR_UNSUPPORTED if the model has no such half */
-    int32_t
-        replay_rows; /* at least the window and the draft block; 0 = 140 for a window of 128. A prompt of at most so many tokens is exact */
+    /* NULL = "exact"; "bounded": of long prompts the second half of the layers computes the last replay_rows tokens only, and what a cached
+     * beginning lacks is computed again from near its end. Faster, and an approximation: what it leaves in the cache serves bounded requests
+     * only, exact ones keep their bits. DI_ERR_UNSUPPORTED if the model has no such half. */
+    const char *replay;
+    /* At least the window and the draft block; 0 = 140 for a window of 128. A prompt of at most so many tokens is exact. */
+    int32_t replay_rows;
 } di_engine_config;
 DI_API void di_engine_config_init(di_engine_config *config, size_t size);
 
@@ -111,11 +113,11 @@ typedef struct di_memory_plan {
 /* DI_ERR_INVALID, _NOT_FOUND, _FORMAT, _UNSUPPORTED as for di_engine_open. Any thread. `size` is sizeof(di_memory_plan). */
 DI_API di_status di_engine_plan(const di_engine_config *config, di_memory_plan *out, size_t size, di_error *err);
 
-/* Load the model. *out belongs to the caller until di_engine_close and is NULL on error: DI_ERR_INVALID (an option), _NOT_FOUND, _FORMAT, _IO (the
- * files), _UNSUPPORTED (this processor or build), _MEMORY, _LIMIT. Any thread; several engines may exist. */
+/* Load the model. *out belongs to the caller until di_engine_close and is NULL on error: DI_ERR_INVALID (an option), _NOT_FOUND, _FORMAT,
+ * _IO (the files), _UNSUPPORTED (this processor or build), _MEMORY, _LIMIT. Any thread; several engines may exist. */
 DI_API di_status di_engine_open(const di_engine_config *config, di_engine **out, di_error *err);
-/* Requests that are not over end as cancelled (their callbacks are called), unread output is freed. NULL does nothing. Not from a callback, and not
- * while another thread uses the engine. */
+/* Requests that are not over end as cancelled (their callbacks are called), unread output is freed. NULL does nothing. Not from a callback,
+ * and not while another thread uses the engine. */
 DI_API void di_engine_close(di_engine *engine);
 
 typedef struct di_model_info {
@@ -123,8 +125,8 @@ typedef struct di_model_info {
     int64_t context;  /* tokens of one request */
     int32_t vocab_size, bos_id, eos_id, pad_id;
     int32_t max_batch, cache_blocks;
-    /* 64 hexadecimal digits over weights and configuration, for keys of what is computed with them; docs/c-api.md says how far they can be trusted. Lives
-     * as long as the engine. */
+    /* 64 hexadecimal digits over weights and configuration, for keys of what is computed with them; docs/c-api.md says how far they can be
+     * trusted. Lives as long as the engine. */
     const char *digest;
 } di_model_info;
 DI_API di_status di_engine_info(const di_engine *engine, di_model_info *out, size_t size, di_error *err);
@@ -132,16 +134,17 @@ DI_API di_status di_engine_info(const di_engine *engine, di_model_info *out, siz
 /* ---- text and ids ---- */
 
 /* Ids of a text, nothing put in front. `control` non-zero: spellings of control tokens become their ids, else everything is plain text.
- * Writes up to `capacity` ids and sets *n to the number there are: more than capacity means that the rest was not written. DI_ERR_INVALID: not
- * UTF-8. Any thread. */
+ * Writes up to `capacity` ids and sets *n to the number there are: more than capacity means that the rest was not written. DI_ERR_INVALID:
+ * not UTF-8. Any thread. */
 DI_API di_status di_engine_encode(const di_engine *engine, const char *text, size_t bytes, int control, int32_t *ids, size_t capacity,
                                   size_t *n, di_error *err);
-/* Text of ids, ill-formed UTF-8 replaced by U+FFFD; `capacity` and *n count bytes, as above; no 0 byte is added. DI_ERR_INVALID: an id that does
- * not exist. Any thread. */
+/* Text of ids, ill-formed UTF-8 replaced by U+FFFD; `capacity` and *n count bytes, as above; no 0 byte is added. DI_ERR_INVALID: an id that
+ * does not exist. Any thread. */
 DI_API di_status di_engine_decode(const di_engine *engine, const int32_t *ids, size_t n_ids, char *text, size_t capacity, size_t *n,
                                   di_error *err);
 
-/* The bytes of one token, which may end inside a character; `capacity` and *n as above. DI_ERR_INVALID: an id that does not exist. Any thread. */
+/* The bytes of one token, which may end inside a character; `capacity` and *n as above. DI_ERR_INVALID: an id that does not exist. Any
+ * thread. */
 DI_API di_status di_engine_token_bytes(const di_engine *engine, int32_t id, char *bytes, size_t capacity, size_t *n, di_error *err);
 
 /* ---- requests ---- */
@@ -228,8 +231,8 @@ typedef struct di_alternative {
     float logprob;
 } di_alternative;
 
-/* A record of a request's output. Tokens come before the pieces of text that they complete; text is valid UTF-8 and ends between characters.
- * Allocated by the library together with all that it points to, so later versions may append fields. */
+/* A record of a request's output. Tokens come before the pieces of text that they complete; text is valid UTF-8 and ends between
+ * characters. Allocated by the library together with all that it points to, so later versions may append fields. */
 typedef struct di_output {
     di_request_id request;
     void *user; /* of the submission */
@@ -252,15 +255,16 @@ typedef struct di_output {
     const char *call_id;    /* CALL: an unguessable name of this call, for the client to send back; else NULL */
     const char *call_space; /* CALL: the tool's namespace, "" without; `text` is "namespace::name" */
     int32_t call_custom;    /* CALL: the tool takes free text; its arguments are {"input": "..."} */
-    /* FINISHED: milliseconds from submission until it was first given a place, until its first token, until its end; -1 = it never came so far. */
+    /* FINISHED: milliseconds from submission until it was first given a place, until its first token, until its end; -1 = it never came so
+     * far. */
     double queue_ms, first_token_ms, total_ms;
-    /* FINISHED: why no more of the prompt was found in the cache, and from which token on (-1 with DI_MISS_REASON_NONE). What was found is not always
-     * reusable: cached_tokens says how much was. */
+    /* FINISHED: why no more of the prompt was found in the cache, and from which token on (-1 with DI_MISS_REASON_NONE). What was found is
+     * not always reusable: cached_tokens says how much was. */
     di_miss_reason miss;
     int64_t miss_position;
     int32_t unconstrained; /* FINISHED: non-zero: the request asks for a form of the answer that nothing enforces yet */
-    /* FINISHED: rows of the prompt that bounded replay left out of the second half of the layers; non-zero: the answer is approximate for that or because
-     * it goes on from something approximate. */
+    /* FINISHED: rows of the prompt that bounded replay left out of the second half of the layers; non-zero: the answer is approximate for
+     * that or because it goes on from something approximate. */
     int64_t skipped_rows;
     int32_t approximate;
 } di_output;
@@ -292,19 +296,20 @@ typedef struct di_submission {
     int32_t priority;    /* lower runs earlier and may take the place of a higher one, which waits as long as better ones keep coming (0) */
     uint64_t tenant;     /* admission is fair between tenants of one priority; they share no cached prefix (0) */
     int64_t deadline_ms; /* from now; a request that is not over by then ends with DI_REASON_DEADLINE; 0 = none */
-    /* Called by the driving thread for every record, which is valid until it returns; returning 0 cancels the request. It may submit, fork, cancel and
-     * poll, not step, run, stop or close. NULL: the records wait for di_engine_poll. */
+    /* Called by the driving thread for every record, which is valid until it returns; returning 0 cancels the request. It may submit, fork,
+     * cancel and poll, not step, run, stop or close. NULL: the records wait for di_engine_poll. */
     int (*on_output)(void *user, const di_output *output);
     void *user;           /* passed on, not looked at */
     int32_t report_start; /* non-zero: the first record says that the request was given a place (DI_OUTPUT_STARTED) */
-    /* Several answers to one prompt: a submission for each, 0 <= sample < n_samples; those behind the first name it in `after`. Equal seeds give
-     * different answers then. 0 = 1. A JSON request whose n is another number is refused. */
+    /* Several answers to one prompt: a submission for each, 0 <= sample < n_samples; those behind the first name it in `after`. Equal seeds
+     * give different answers then. 0 = 1. A JSON request whose n is another number is refused. */
     int32_t sample, n_samples;
-    /* An earlier request of this tenant with the same beginning, 0 = none: this one waits, overtaken by others, until that one has computed what both
-     * have in common (or is over), and then finds it in the cache. No other effect; with no_reuse none at all. */
+    /* An earlier request of this tenant with the same beginning, 0 = none: this one waits, overtaken by others, until that one has computed
+     * what both have in common (or is over), and then finds it in the cache. No other effect; with no_reuse none at all. */
     di_request_id after;
-    /* Positions, counted in tokens of the prompt, rising, 1 .. its length: what a later prompt needs to go on from there without computing anything again is
-     * kept, as it is at the end of each prompt and answer. It shares the state_slots with those: used longest ago goes first. */
+    /* Positions, counted in tokens of the prompt, rising, 1 .. its length: what a later prompt needs to go on from there without computing
+     * anything again is kept, as it is at the end of each prompt and answer. It shares the state_slots with those: used longest ago goes
+     * first. */
     const int32_t *save_at; /* [n_save_at] */
     size_t n_save_at;
     int64_t fork_at;                     /* di_engine_fork alone: tokens of the parent that the branch begins with; 0 = all so far */
@@ -314,45 +319,46 @@ typedef struct di_submission {
 DI_API void di_submission_init(di_submission *submission, size_t size);
 
 /* Queue a request; *id (may be NULL) is set before its first record can appear. Refused at once, with the reason: DI_ERR_INVALID (the field
- * is in `where`), _LIMIT (it can never fit into the context or the cache), _UNSUPPORTED, _FORMAT (the JSON), _MEMORY, _CANCELLED (a callback of di_engine_close asks). Any
- * thread. */
+ * is in `where`), _LIMIT (it can never fit into the context or the cache), _UNSUPPORTED, _FORMAT (the JSON), _MEMORY, _CANCELLED (a
+ * callback of di_engine_close asks). Any thread. */
 DI_API di_status di_engine_submit(di_engine *engine, const di_submission *submission, di_request_id *id, di_error *err);
-/* The ids of the prompt that a submission would run, without running it; `capacity` and *n as for di_engine_encode. Errors as for di_engine_submit,
- * but a prompt may be longer than the context. Any thread. */
+/* The ids of the prompt that a submission would run, without running it; `capacity` and *n as for di_engine_encode. Errors as for
+ * di_engine_submit, but a prompt may be longer than the context. Any thread. */
 DI_API di_status di_engine_prompt(const di_engine *engine, const di_submission *submission, int32_t *ids, size_t capacity, size_t *n,
                                   di_error *err);
-/* A branch of a live request: it begins with the tokens that the parent has when the driver gets to it (or the first fork_at of them, prompt and
- * answer) and goes on by itself; the parent goes on too. What the parent has computed is shared: of tokens up to its present end one at most is computed
- * again, of a branch further back what no kept state covers (save_at; the ends of prompts are kept). A chat answer goes on where it stands, inside its
- * reasoning, text or call; records tell what is new, places of calls go on counting, and the parent's tokens count as prompt.
- * In the submission: no text, ids, json, after, save_at and defaults; the tenant is the parent's. `sampling` NULL: the parent's, with what it has left of its
- * max_tokens; then sample 0 continues as the parent does, bit for bit. Penalties and min_tokens count what the branch itself says.
- * Refused at once: DI_ERR_NOT_FOUND (no such request any more) and as di_engine_submit; what depends on where the parent is then (it has ended, fork_at lies
- * ahead of it or within the prompt of a chat request, a stop string of the branch stands before it, the context is too short) is in the FINISHED record.
- * Any thread. */
+/* A branch of a live request: it begins with the tokens that the parent has when the driver gets to it (or the first fork_at of them,
+ * prompt and answer) and goes on by itself; the parent goes on too. What the parent has computed is shared: of tokens up to its present end
+ * one at most is computed again, of a branch further back what no kept state covers (save_at; the ends of prompts are kept). A chat answer
+ * goes on where it stands, inside its reasoning, text or call; records tell what is new, places of calls go on counting, and the parent's
+ * tokens count as prompt. In the submission: no text, ids, json, after, save_at and defaults; the tenant is the parent's. `sampling` NULL:
+ * the parent's, with what it has left of its max_tokens; then sample 0 continues as the parent does, bit for bit. Penalties and min_tokens
+ * count what the branch itself says. Refused at once: DI_ERR_NOT_FOUND (no such request any more) and as di_engine_submit; what depends on
+ * where the parent is then (it has ended, fork_at lies ahead of it or within the prompt of a chat request, a stop string of the branch
+ * stands before it, the context is too short) is in the FINISHED record. Any thread. */
 DI_API di_status di_engine_fork(di_engine *engine, di_request_id parent, const di_submission *submission, di_request_id *id, di_error *err);
-/* Ask a request to end, in whatever state it is; its FINISHED record follows unless it ended by itself before. Returns 0 if there is no such
- * request (any more), else 1. Any thread. */
+/* Ask a request to end, in whatever state it is; its FINISHED record follows unless it ended by itself before. Returns 0 if there is no
+ * such request (any more), else 1. Any thread. */
 DI_API int di_engine_cancel(di_engine *engine, di_request_id id);
 
 /* ---- driving ---- */
 
-/* Launch step N and deliver the results of step N-1, which computed meanwhile. *busy (may be NULL) becomes 0 when nothing is running, waiting or under
- * way. An error here is the model's and has ended all requests; an error of one request is in its FINISHED record. DI_ERR_INVALID if another
- * thread is driving or the call comes from a callback. */
+/* Launch step N and deliver the results of step N-1, which computed meanwhile. *busy (may be NULL) becomes 0 when nothing is running,
+ * waiting or under way. An error here is the model's and has ended all requests; an error of one request is in its FINISHED record.
+ * DI_ERR_INVALID if another thread is driving or the call comes from a callback. */
 DI_API di_status di_engine_step(di_engine *engine, int *busy, di_error *err);
 /* Wait for the step under way and deliver its results, launch nothing. */
 DI_API di_status di_engine_flush(di_engine *engine, di_error *err);
 /* Step until nothing is left. */
 DI_API di_status di_engine_run(di_engine *engine, di_error *err);
-/* Let a thread of the engine drive: it steps while there is work and sleeps otherwise. Until di_engine_stop step, flush and run are refused. The thread
- * outlives errors of a step: those are in the FINISHED records. DI_ERR_INVALID if it is running; DI_ERR_LIMIT if the system grants no thread. */
+/* Let a thread of the engine drive: it steps while there is work and sleeps otherwise. Until di_engine_stop step, flush and run are
+ * refused. The thread outlives errors of a step: those are in the FINISHED records. DI_ERR_INVALID if it is running; DI_ERR_LIMIT if the
+ * system grants no thread. */
 DI_API di_status di_engine_start(di_engine *engine, di_error *err);
 /* End that thread after its present step; requests stay where they are. Without one it does nothing. Not from a callback. */
 DI_API void di_engine_stop(di_engine *engine);
 
-/* The oldest unread record of all requests without a callback, or NULL if none comes within `timeout_ms` (0: do not wait, negative: wait for
- * ever; waiting makes sense while another thread drives, and ends early with NULL when the driver thread is stopped).
+/* The oldest unread record of all requests without a callback, or NULL if none comes within `timeout_ms` (0: do not wait, negative: wait
+ * for ever; waiting makes sense while another thread drives, and ends early with NULL when the driver thread is stopped).
  * The caller returns it with di_output_free. Any thread. */
 DI_API const di_output *di_engine_poll(di_engine *engine, int64_t timeout_ms);
 /* NULL does nothing. Any thread, before di_engine_close. */
@@ -368,7 +374,8 @@ typedef struct di_engine_stats {
     int32_t running, waiting;
     int32_t free_blocks, blocks; /* free: not held by a request, what it holds may still be reused */
     int64_t unread;              /* records that wait for di_engine_poll */
-    /* Reuse: prompts looked up, their tokens, those not computed again; why lookups ended before the prompt did; blocks that made room, snapshots. */
+    /* Reuse: prompts looked up, their tokens, those not computed again; why lookups ended before the prompt did; blocks that made room,
+     * snapshots. */
     uint64_t lookups, lookup_tokens, cached_tokens;
     uint64_t miss_never_seen, miss_evicted, miss_diverged, miss_bounded;
     uint64_t evicted_blocks, states_saved, states_restored;
@@ -379,14 +386,15 @@ typedef struct di_engine_stats {
     int32_t held_slots;         /* of `running`: requests that have ended, but are named by a step under way */
     uint64_t bounded_starts,
         skipped_rows; /* bounded replay: approximate starts of requests; prompt rows that half of the layers left out */
-    /* Earlier turns in prompts (turn_memory): replayed token by token; known, but changed by the client, so rendered; tokens kept, in bytes. */
+    /* Earlier turns in prompts (turn_memory): replayed token by token; known, but changed by the client, so rendered; tokens kept, in
+     * bytes. */
     uint64_t turns_replayed, turns_changed, turn_bytes;
 } di_engine_stats;
 /* As of the end of the latest step. Any thread. `size` is sizeof(di_engine_stats). */
 DI_API di_status di_engine_get_stats(di_engine *engine, di_engine_stats *out, size_t size, di_error *err);
 
-/* Distributions since the engine was opened. Times are in seconds, from submission on; those of whole requests count the requests that ended by
- * themselves (stop, length, tool calls). Ids count up from 0 without a gap; later versions append. */
+/* Distributions since the engine was opened. Times are in seconds, from submission on; those of whole requests count the requests that
+ * ended by themselves (stop, length, tool calls). Ids count up from 0 without a gap; later versions append. */
 typedef enum di_histogram_id {
     DI_HISTOGRAM_QUEUE_TIME = 0,   /* until a request was first given a place */
     DI_HISTOGRAM_FIRST_TOKEN_TIME, /* until its first token */
@@ -418,7 +426,8 @@ typedef struct di_histogram {
 } di_histogram;
 /* As of the end of the latest step. DI_ERR_NOT_FOUND: this library has no such histogram. Any thread. `size` is sizeof(di_histogram). */
 DI_API di_status di_engine_get_histogram(di_engine *engine, di_histogram_id which, di_histogram *out, size_t size, di_error *err);
-/* The value below which `share` (0..1) of the values lie, by straight lines within the buckets; 0 if it is empty, the last edge if it lies above. */
+/* The value below which `share` (0..1) of the values lie, by straight lines within the buckets; 0 if it is empty, the last edge if it lies
+ * above. */
 DI_API double di_histogram_quantile(const di_histogram *histogram, double share);
 
 #ifdef __cplusplus

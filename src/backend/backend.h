@@ -58,8 +58,8 @@ struct di_rows {
     const int32_t *window_floor; /* [m] first visible window position of bounded replay (spec §8), NULL = 0 everywhere */
 };
 
-/* Shape of the cached state. G: blocks of 64 tokens, each with the compressed rows and the index-key rows of every KV source. S: per slot, a
- * ring of window rows for each layer and a ring of raw kv/gate rows for each ratio-2 source; slot of a ring = position mod rows. */
+/* Shape of the cached state. G: blocks of 64 tokens, each with the compressed rows and the index-key rows of every KV source. S: per slot,
+ * a ring of window rows for each layer and a ring of raw kv/gate rows for each ratio-2 source; slot of a ring = position mod rows. */
 #define DI_BLOCK_TOKENS 64
 #define DI_MAX_ROPE 512  /* most rotated pairs */
 #define DI_RING_ROWS 144 /* 128 + 2*5 + 1 rounded up (spec/dspark.md §4.2); only its last `sliding_window` rows are ever read */
@@ -204,8 +204,8 @@ struct di_op_window_commit {
     int layer;
     const uint8_t *window_new;
 };
-/* Pooled latents of the groups that this step closes (spec §5.6): latent = B(rmsnorm(B(pool)) * w). ratio 1: pool = kv (act). ratio 2: softmax
- * over the gates of the two members per channel; the even member comes from this step or from the tail ring. */
+/* Pooled latents of the groups that this step closes (spec §5.6): latent = B(rmsnorm(B(pool)) * w). ratio 1: pool = kv (act). ratio 2:
+ * softmax over the gates of the two members per channel; the even member comes from this step or from the tail ring. */
 struct di_op_compress {
     int n_closed;
     const int32_t *closed; /* [n_closed] rows whose token closes a group */
@@ -338,7 +338,8 @@ struct di_backend;
 struct di_ops {
     const char *name;
     size_t act_bytes;
-    /* Bytes of the packed form (0: the back end reads the checkpoint bytes), and packing into dst (64-byte aligned), which sets w->packed. */
+    /* Bytes of the packed form (0: the back end reads the checkpoint bytes), and packing into dst (64-byte aligned), which sets w->packed.
+     * */
     size_t (*weight_bytes)(const struct di_backend *be, const struct di_weight *w);
     void (*weight_pack)(struct di_backend *be, struct di_weight *w, void *dst);
     void (*embed)(struct di_backend *be, const struct di_op_embed *d);
@@ -387,8 +388,8 @@ struct di_backend {
     void *impl;
 };
 
-/* CPU back end. The f32 numerics exist in "ref" only: they select it when isa is NULL, and another isa is DI_ERR_UNSUPPORTED. A forced isa that
- * the processor cannot execute is DI_ERR_UNSUPPORTED too. Destroy with be->ops->destroy. Used by one thread at a time. */
+/* CPU back end. The f32 numerics exist in "ref" only: they select it when isa is NULL, and another isa is DI_ERR_UNSUPPORTED. A forced isa
+ * that the processor cannot execute is DI_ERR_UNSUPPORTED too. Destroy with be->ops->destroy. Used by one thread at a time. */
 di_status di_backend_cpu_create(const struct di_backend_params *params, struct di_backend **out, di_error *err);
 /* Bytes that di_backend_cpu_create will allocate. */
 size_t di_backend_cpu_scratch_bytes(const struct di_backend_params *params);

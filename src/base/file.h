@@ -15,11 +15,11 @@ di_status di_file_pread(int fd, const char *path, void *to, size_t n, size_t off
 di_status di_file_write(int fd, const char *path, const void *from, size_t n, di_error *err);
 /* Append what is left of a pipe or file until its end. More than max_bytes is DI_ERR_LIMIT. */
 di_status di_stream_read(int fd, const char *name, size_t max_bytes, struct di_buf *out, di_error *err);
-/* Create or replace `path` so that a crash leaves the old content or the new one: written beside it, synced, renamed. What is no plain file is
- * written itself, see below. */
+/* Create or replace `path` so that a crash leaves the old content or the new one: written beside it, synced, renamed. What is no plain file
+ * is written itself, see below. */
 di_status di_file_replace(const char *path, struct di_str content, di_error *err);
-/* May a file be renamed to `path`? True if nothing or a plain file is there. A device, pipe or link must be written itself: renaming would put a
- * file in the place of /dev/null. */
+/* May a file be renamed to `path`? True if nothing or a plain file is there. A device, pipe or link must be written itself: renaming would
+ * put a file in the place of /dev/null. */
 bool di_file_replaceable(const char *path);
 
 #endif

@@ -49,7 +49,8 @@ static void the_plan_is_what_the_store_takes(void **state)
             }
 }
 
-/* Write the rows of every token of one request into a pool of full size: they fill its blocks, 890 bytes a token, no byte twice, none left. */
+/* Write the rows of every token of one request into a pool of full size: they fill its blocks, 890 bytes a token, no byte twice, none left.
+ * */
 static void figure_890_bytes_a_token(void **state)
 {
     (void)state;

@@ -530,7 +530,8 @@ static int32_t find_state(struct di_prefix *p, int32_t block, int64_t at)
     return -1;
 }
 
-/* A state against a new one at the same place: exact content takes the place of bounded, and one that serves more rows that of one that serves less. */
+/* A state against a new one at the same place: exact content takes the place of bounded, and one that serves more rows that of one that
+ * serves less. */
 static bool keeps(const struct di_state *st, bool bounded, int64_t least)
 {
     return st->bounded == bounded ? st->least <= least : bounded;

@@ -111,8 +111,9 @@ void di_prefix_begin(struct di_lease *l, const struct di_key *root);
  * l->bounded before, if anything was computed through bounded replay; acquire sets it for bounded hits. */
 void di_prefix_publish(struct di_prefix *p, struct di_lease *l, const struct di_key_text *t, int64_t n, bool tail);
 
-/* State of a slot to be saved: rows up to `written` (exclusive) were written into its rings. What rows below `least` need is not there: it was
- * not restored (least = where the request was resumed), lies inside a replay (least = its end) or before the tail (a window behind it). */
+/* State of a slot to be saved: rows up to `written` (exclusive) were written into its rings. What rows below `least` need is not there: it
+ * was not restored (least = where the request was resumed), lies inside a replay (least = its end) or before the tail (a window behind it).
+ * */
 struct di_state_from {
     const struct di_kv *kv;
     int slot;

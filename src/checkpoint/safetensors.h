@@ -51,7 +51,8 @@ struct di_safetensors {
 
 /* Checks everything of the format: header length against the file, JSON, dtypes, shapes (overflow), offsets inside the data, sizes equal to
  * shape x dtype, alignment, no overlap, no hole, no duplicate name. Each failure has its own sentence and names file and tensor. Whoever
- * shortens the file afterwards makes the process fault when it touches the lost pages, as with any mapping. On failure nothing needs closing. */
+ * shortens the file afterwards makes the process fault when it touches the lost pages, as with any mapping. On failure nothing needs
+ * closing. */
 di_status di_safetensors_open(const char *path, struct di_safetensors *st, di_error *err);
 /* The same for a file image in memory, which is borrowed and must be 8-byte aligned. */
 di_status di_safetensors_parse(const void *image, size_t bytes, const char *where, struct di_safetensors *st, di_error *err);

@@ -34,7 +34,8 @@ struct di_str_set {
     size_t n;
 };
 void di_str_set_fini(struct di_str_set *s);
-/* Tell on stderr, once for each name and at most 20 in all, which top-level fields of a request mean nothing here, or nothing beside a raw prompt. */
+/* Tell on stderr, once for each name and at most 20 in all, which top-level fields of a request mean nothing here, or nothing beside a raw
+ * prompt. */
 void di_answer_warn(struct di_str_set *warned, const struct di_json *request, bool raw, int64_t line);
 
 #endif

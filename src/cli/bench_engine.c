@@ -1,6 +1,7 @@
-/* Suite engine: what the engine costs beside the model. (a) With a model that costs nothing: processor time of scheduling and post-processing per step.
- * (b) With a real one: throughput of 16 requests beside that of one, and how long the model waits between two steps. (c) Prompts that share a
- * beginning: rows computed beside those that nobody has computed before. Figures are medians; (b) compares pairs of neighbouring runs. */
+/* Suite engine: what the engine costs beside the model. (a) With a model that costs nothing: processor time of scheduling and
+ * post-processing per step. (b) With a real one: throughput of 16 requests beside that of one, and how long the model waits between two
+ * steps. (c) Prompts that share a beginning: rows computed beside those that nobody has computed before. Figures are medians; (b) compares
+ * pairs of neighbouring runs. */
 #include "base/clock.h"
 #include "base/mem.h"
 #include "cli/bench.h"

@@ -1,6 +1,6 @@
-/* Matrix kernels at the shapes of the full-size model (spec/model.md §5.10), weights from memory: a row of the table rotates through so many
- * copies of its weight that none is left in a cache. Each measurement is taken between two measurements of the read bandwidth (or of the
- * multiply rate), so that a neighbour's load hits both. */
+/* Matrix kernels at the shapes of the full-size model (spec/model.md §5.10), weights from memory: a row of the table rotates through so
+ * many copies of its weight that none is left in a cache. Each measurement is taken between two measurements of the read bandwidth (or of
+ * the multiply rate), so that a neighbour's load hits both. */
 #include "backend/backend.h"
 #include "base/mem.h"
 #include "cli/bench.h"

@@ -1,5 +1,6 @@
-/* Whole steps of a model: decode and prefill with random ids. The floor of a step is the sum over its ops of what each must read at the measured
- * bandwidth or multiply at the measured rate, whichever takes longer; both are measured right before and after every measurement. */
+/* Whole steps of a model: decode and prefill with random ids. The floor of a step is the sum over its ops of what each must read at the
+ * measured bandwidth or multiply at the measured rate, whichever takes longer; both are measured right before and after every measurement.
+ * */
 #include "base/file.h"
 #include "base/json.h"
 #include "base/mem.h"

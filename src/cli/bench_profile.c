@@ -175,12 +175,13 @@ static void note(struct di_profile *p, const char *name, double seconds, struct 
 #define PLAIN(op) TIMED(op, snprintf(name, sizeof name, "%s", #op), ((struct cost){0, 0}))
 #define COSTED(op) TIMED(op, snprintf(name, sizeof name, "%s", #op), cost_##op(p, be, d))
 
-#define PLAIN_OPS(X)                                                                                                                   \
-    X(rmsnorm)                                                                                                                         \
-    X(hc_norm)                                                                                                                         \
-    X(hc_expand)                                                                                                                       \
-    X(hc_mean) X(quant8) X(rope_angles) X(rope) X(window_store) X(window_commit) X(compress) X(tail_commit) X(key_store) X(comp_store) \
-        X(gather) X(scale) X(index_query) X(engram_gate)
+#define PLAIN_OPS(X)                                                                                                                  \
+    X(rmsnorm)                                                                                                                        \
+    X(hc_norm)                                                                                                                        \
+    X(hc_expand)                                                                                                                      \
+    X(hc_mean)                                                                                                                        \
+    X(quant8) X(rope_angles) X(rope) X(window_store) X(window_commit) X(compress) X(tail_commit) X(key_store) X(comp_store) X(gather) \
+        X(scale) X(index_query) X(engram_gate)
 #define COSTED_OPS(X) X(embed) X(hc_mix) X(index_select) X(attention) X(router) X(moe) X(engram_gather)
 
 PLAIN_OPS(PLAIN)

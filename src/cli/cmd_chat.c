@@ -192,8 +192,8 @@ out:
 
 /* ---------------------------------------------------------------- the conversation */
 
-/* More of stdin into c->input. 1: something is there, 0: its end, -1: Ctrl-C. Signals come through only while it waits, so that none is lost
- * between looking at `interrupted` and waiting. */
+/* More of stdin into c->input. 1: something is there, 0: its end, -1: Ctrl-C. Signals come through only while it waits, so that none is
+ * lost between looking at `interrupted` and waiting. */
 static int refill(struct chat *c, const sigset_t *while_waiting)
 {
     for (;;) {

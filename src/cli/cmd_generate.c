@@ -1,5 +1,5 @@
-/* deepinfer generate: JSONL in, JSONL out (design: command-line contract). Requests of many lines share the engine's steps; results leave in the
- * order of the input, so a killed run has written a prefix of its output and --resume goes on behind it. */
+/* deepinfer generate: JSONL in, JSONL out (design: command-line contract). Requests of many lines share the engine's steps; results leave
+ * in the order of the input, so a killed run has written a prefix of its output and --resume goes on behind it. */
 #include "base/clock.h"
 #include "base/utf8.h"
 #include "cli/answer.h"
@@ -81,8 +81,8 @@ struct run {
 
 /* ---------------------------------------------------------------- input */
 
-/* So that a line of the largest size cannot ask for a hundred times its own memory: more values than any context has tokens, and lines are not
- * read ahead while so many bytes of them wait. */
+/* So that a line of the largest size cannot ask for a hundred times its own memory: more values than any context has tokens, and lines are
+ * not read ahead while so many bytes of them wait. */
 #define MAX_VALUES ((size_t)4 << 20)
 #define MAX_WAITING ((size_t)64 << 20)
 

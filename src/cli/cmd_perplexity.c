@@ -42,7 +42,8 @@ static di_status add_rows(void *ctx, int64_t pos, int rows, const float *logits,
     return DI_OK;
 }
 
-/* n ids behind a begin id, from position 0 of a fresh slot. `score` has the model's space and sink; its ids are the buffer that is filled. */
+/* n ids behind a begin id, from position 0 of a fresh slot. `score` has the model's space and sink; its ids are the buffer that is filled.
+ * */
 static di_status score_stretch(struct di_loaded *l, struct di_kv_store *store, const int32_t *ids, int64_t n, struct di_score *score,
                                di_error *err)
 {

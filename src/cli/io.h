@@ -47,7 +47,8 @@ di_status di_write_text(FILE *f, struct di_str s, di_error *err);
 
 /* A command with one JSON value per line of stdin and one result line for each. */
 struct di_jsonl {
-    /* Append the result of a record to *out. A failure becomes an error object with the record's id and the line's number, and the run goes on. */
+    /* Append the result of a record to *out. A failure becomes an error object with the record's id and the line's number, and the run goes
+     * on. */
     di_status (*record)(void *ctx, const struct di_json *record);
     void *ctx;
     struct di_buf *out; /* emptied before each record */

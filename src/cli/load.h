@@ -1,5 +1,5 @@
-/* Opening a model for the commands that run it: the options they share, the memory plan, progress. Those that generate open an engine of the public
- * API; those that look at logits load the model itself. */
+/* Opening a model for the commands that run it: the options they share, the memory plan, progress. Those that generate open an engine of
+ * the public API; those that look at logits load the model itself. */
 #ifndef DI_CLI_LOAD_H
 #define DI_CLI_LOAD_H
 

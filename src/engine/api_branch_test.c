@@ -1,4 +1,5 @@
-/* The public API on the nano model: branches of live requests, several answers over one prefill, states at chosen positions, limits of output. */
+/* The public API on the nano model: branches of live requests, several answers over one prefill, states at chosen positions, limits of
+ * output. */
 #include "base/mem.h"
 
 #include <setjmp.h>

@@ -1,7 +1,7 @@
 /* Inside of a di_engine (deepinfer.h): the core with its model, an inbox of submissions and cancels, an outbox of records.
  *
- * Who touches what. `lock` guards everything under "shared". The driver (the thread that is inside step, flush or close) alone touches the core and
- * the requests that the core knows. What is under "fixed" never changes after opening. */
+ * Who touches what. `lock` guards everything under "shared". The driver (the thread that is inside step, flush or close) alone touches the
+ * core and the requests that the core knows. What is under "fixed" never changes after opening. */
 #ifndef DI_ENGINE_API_IMPL_H
 #define DI_ENGINE_API_IMPL_H
 
@@ -110,8 +110,8 @@ void di_engine_wind_up(di_engine *e);
 /* What the core counts, in public form; the counts of the API itself stay. */
 void di_engine_stats_from(di_engine_stats *to, const struct di_core_stats *s);
 
-/* Copy a caller's struct that begins with its size over one that has the defaults. DI_ERR_INVALID unless `from` was initialised; DI_ERR_UNSUPPORTED
- * if it sets fields that this version does not know. */
+/* Copy a caller's struct that begins with its size over one that has the defaults. DI_ERR_INVALID unless `from` was initialised;
+ * DI_ERR_UNSUPPORTED if it sets fields that this version does not know. */
 di_status di_take_struct(void *to, size_t bytes, const void *from, const char *name, di_error *err);
 
 #endif

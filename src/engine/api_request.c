@@ -35,8 +35,8 @@ static struct di_record *take_spare(di_engine *e)
     return rec;
 }
 
-/* A record to fill: the scratch one of callbacks, or one for the outbox. NULL when memory ran out or too many are unread; the request then ends as an
- * error. */
+/* A record to fill: the scratch one of callbacks, or one for the outbox. NULL when memory ran out or too many are unread; the request then
+ * ends as an error. */
 static struct di_record *record_begin(struct di_api_request *r)
 {
     di_engine *e = r->engine;

@@ -234,7 +234,8 @@ static di_status make_parser(struct di_completion *c, di_error *err)
     return di_parser_create(&s, on_event, c, &c->parser, err);
 }
 
-/* The limit of the reasoning: `</think>` comes after so many tokens unless it or a call came before (spec/encoding.md §4.2, thinking_token_budget). */
+/* The limit of the reasoning: `</think>` comes after so many tokens unless it or a call came before (spec/encoding.md §4.2,
+ * thinking_token_budget). */
 static void make_cap(struct di_completion *c)
 {
     const struct di_chat *chat = c->chat;

@@ -67,15 +67,16 @@ struct di_completion_setup {
         *memory; /* earlier turns are replayed from it, this one goes into it; NULL = none. It must outlive the completion */
     uint64_t memory_tenant;
 };
-/* Convert a request of a dialect: `request` (borrowed until destroy) as for di_chat_create; DI_PROTOCOL_COMPLETION takes `prompt` (text: control
- * spellings count, BOS is added unless it begins with it) or `prompt_token_ids`. Refused by name, until they exist: images, and constraints that
- * exist only as a mask (regex, grammar, choice). *out is destroyed by the caller. */
+/* Convert a request of a dialect: `request` (borrowed until destroy) as for di_chat_create; DI_PROTOCOL_COMPLETION takes `prompt` (text:
+ * control spellings count, BOS is added unless it begins with it) or `prompt_token_ids`. Refused by name, until they exist: images, and
+ * constraints that exist only as a mask (regex, grammar, choice). *out is destroyed by the caller. */
 di_status di_completion_create(const struct di_completion_setup *setup, enum di_protocol protocol, const struct di_json *request,
                                struct di_completion **out, di_error *err);
 void di_completion_destroy(struct di_completion *c);
-/* Go on from the first `at` tokens of a live answer (0: all so far), which become the prompt: c was created with setup.branch from the same request,
- * perhaps with other sampling fields. `left`: it has as many tokens as `from` had left there, else as its own fields say. Events tell what is new;
- * `message` is the whole. DI_ERR_INVALID: there are not so many tokens, or what they say has ended already by c's stop strings. */
+/* Go on from the first `at` tokens of a live answer (0: all so far), which become the prompt: c was created with setup.branch from the same
+ * request, perhaps with other sampling fields. `left`: it has as many tokens as `from` had left there, else as its own fields say. Events
+ * tell what is new; `message` is the whole. DI_ERR_INVALID: there are not so many tokens, or what they say has ended already by c's stop
+ * strings. */
 di_status di_completion_branch(struct di_completion *c, const struct di_completion *from, int64_t at, bool left, int64_t context,
                                di_error *err);
 /* Would the engine take it? Any thread (di_core_check). */

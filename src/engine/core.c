@@ -151,8 +151,8 @@ static void tell_end(struct di_core *e, struct request *q, enum di_end end, cons
         q->r.on_end(q->r.ctx, end, err);
 }
 
-/* No more rows for a slot. Its memory stays until the launches that name it are done: the last one is the one under way, or, between a launch and
- * the handling of its predecessor, the one just launched (both are the newest). */
+/* No more rows for a slot. Its memory stays until the launches that name it are done: the last one is the one under way, or, between a
+ * launch and the handling of its predecessor, the one just launched (both are the newest). */
 void di_core_leave(struct di_core *e, struct slot *s, bool over)
 {
     e->n_leaving += s->state != SLOT_LEAVING;
@@ -363,9 +363,9 @@ static void name_out(struct di_launch_out *out, int lane, uint64_t generation)
     out->valid = false;
 }
 
-/* Rows of the step: all that decode, and prompts while the budget lasts. The next step goes on behind the prompt that took the last of it, so that a
- * long prompt and a stream of short ones take turns. A row at position p decides the token at p + 1; none is launched for a token that max_tokens
- * excludes. */
+/* Rows of the step: all that decode, and prompts while the budget lasts. The next step goes on behind the prompt that took the last of it,
+ * so that a long prompt and a stream of short ones take turns. A row at position p decides the token at p + 1; none is launched for a token
+ * that max_tokens excludes. */
 static void build(struct di_core *e, struct di_launch *l)
 {
     int budget = e->config.prefill_chunk;
@@ -462,8 +462,8 @@ static void end_all(struct di_core *e, const di_error *err)
     }
 }
 
-/* The rows of a launch that is done can be reused, also those of a request that ended meanwhile. The state is kept at the end of the prompt, where it was
- * asked for, and at the end (leave). */
+/* The rows of a launch that is done can be reused, also those of a request that ended meanwhile. The state is kept at the end of the
+ * prompt, where it was asked for, and at the end (leave). */
 static void enter_computed(struct di_core *e, const struct di_launch *l)
 {
     for (int k = 0, out = 0; k < l->n_chunks && e->reuse; k++) {

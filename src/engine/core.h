@@ -1,5 +1,5 @@
-/* Token level of the engine: requests share the steps of one model. Each step is a list of rows: one for every request that decodes, and the next
- * rows of prompts that are not done, up to a row budget. What a request computes depends on itself only (backend.h), so its tokens
+/* Token level of the engine: requests share the steps of one model. Each step is a list of rows: one for every request that decodes, and
+ * the next rows of prompts that are not done, up to a row budget. What a request computes depends on itself only (backend.h), so its tokens
  * are the same whatever runs beside it.
  *
  * di_core_step launches step N and handles the results of step N-1; while it returns, N computes (pipeline.h). A request that ended or was
@@ -30,7 +30,8 @@ struct di_core_config {
 
 enum di_end { DI_END_STOP, DI_END_LENGTH, DI_END_CANCELLED, DI_END_DEADLINE, DI_END_ERROR };
 
-/* What became of a request. Times are nanoseconds since its arrival, -1 = it never came so far; with several starts the first one counts. */
+/* What became of a request. Times are nanoseconds since its arrival, -1 = it never came so far; with several starts the first one counts.
+ * */
 struct di_request_facts {
     int64_t queue_ns, first_token_ns, total_ns;
     int64_t cached; /* tokens of the prompt that were reused */
@@ -54,8 +55,9 @@ struct di_request {
     uint64_t space;             /* a cached prefix is shared within one space of one tenant; 0 for the usual one */
     int64_t deadline_ns;        /* of di_clock_ns; 0 = none. A request that is not over by then ends with DI_END_DEADLINE */
     enum di_replay_mode replay; /* 0 = the engine's. Bounded ones take no forced tokens: scores would be approximate */
-    /* A request of the same tenant with the same beginning: this one waits, overtaken by others, until that one has computed what both have in common
-     * (or is over), and finds it cached: siblings over one prompt, branches of a live answer. 0 = none, as is one that is not known (any more). */
+    /* A request of the same tenant with the same beginning: this one waits, overtaken by others, until that one has computed what both have
+     * in common (or is over), and finds it cached: siblings over one prompt, branches of a live answer. 0 = none, as is one that is not
+     * known (any more). */
     int64_t after;
     /* [n_save_at] rising, 1 .. n_prompt: the state before these rows is kept, for later prompts that go on from there. Copied. */
     const int32_t *save_at;
@@ -112,15 +114,15 @@ struct di_core_null {
 di_status di_core_create_null(const struct di_core_null *null, const struct di_core_config *config, struct di_core **out, di_error *err);
 void di_core_destroy(struct di_core *e); /* running requests end as cancelled */
 
-/* Queue a request. Refused at once, with the reason: an empty prompt, ids outside the vocabulary, prompt + max_tokens beyond the context or the
- * pool, sampling parameters out of range, bounded replay that the model cannot do. *id may be NULL. */
+/* Queue a request. Refused at once, with the reason: an empty prompt, ids outside the vocabulary, prompt + max_tokens beyond the context or
+ * the pool, sampling parameters out of range, bounded replay that the model cannot do. *id may be NULL. */
 di_status di_core_submit(struct di_core *e, const struct di_request *r, int64_t *id, di_error *err);
 /* The refusals of submit alone. Reads only what never changes: any thread, at any time. */
 di_status di_core_check(const struct di_core *e, const struct di_request *r, di_error *err);
 /* End a request at the next step, in whatever state it is. False if it is not (or no longer) known. */
 bool di_core_cancel(struct di_core *e, int64_t id);
-/* Launch a step, handle the results of the one before. *busy is false when nothing is running, waiting or under way. An error of one request ends that
- * request; an error returned here is the model's and ends all. */
+/* Launch a step, handle the results of the one before. *busy is false when nothing is running, waiting or under way. An error of one
+ * request ends that request; an error returned here is the model's and ends all. */
 di_status di_core_step(struct di_core *e, bool *busy, di_error *err);
 /* Wait for the step under way and handle its results; afterwards nothing is under way and slots of ended requests are free. */
 di_status di_core_flush(struct di_core *e, di_error *err);

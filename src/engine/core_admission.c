@@ -73,8 +73,8 @@ static int64_t common_tokens(const struct request *a, int64_t n_a, const struct 
     return n;
 }
 
-/* A waiting q whose prompt begins like that of p, which is running and has not come so far, waits for it: both would only share the row budget to
- * compute the same rows twice. Never behind a worse priority, never for one that is not running. */
+/* A waiting q whose prompt begins like that of p, which is running and has not come so far, waits for it: both would only share the row
+ * budget to compute the same rows twice. Never behind a worse priority, never for one that is not running. */
 static void guess_leader(const struct di_core *e, struct request *p, struct request *q)
 {
     bool alike = q->r.tenant == p->r.tenant && q->r.space == p->r.space && q->r.priority >= p->r.priority && q->n_resume == q->r.n_prompt &&
@@ -152,7 +152,8 @@ static int64_t *served(struct di_core *e, uint64_t tenant)
     return &e->tenants[e->n_tenants++].served;
 }
 
-/* The service after which a request's turn comes. Who asked for nothing for a while, or comes for the first time, is owed nothing for that. */
+/* The service after which a request's turn comes. Who asked for nothing for a while, or comes for the first time, is owed nothing for that.
+ * */
 static int64_t turn(struct di_core *e, const struct request *q)
 {
     int64_t had = *served(e, q->r.tenant);
@@ -198,8 +199,8 @@ static bool fits_by_preemption(const struct di_core *e, const struct request *q)
 /* Overtaking ends when somebody was passed over so often: then blocks gather until that one fits. */
 #define PATIENCE 64
 
-/* The next waiting request to start: the first in order that fits. Those in front that do not fit were passed over; not by worse priorities if others
- * of these give way for it. */
+/* The next waiting request to start: the first in order that fits. Those in front that do not fit were passed over; not by worse priorities
+ * if others of these give way for it. */
 static struct request **next_fitting(struct di_core *e)
 {
     struct request **best = NULL, **first = NULL;

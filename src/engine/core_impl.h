@@ -91,10 +91,11 @@ void di_core_unlink(struct di_core *e, struct request **link);
 struct request *di_core_find(const struct di_core *e, int64_t id, int *slot);
 /* Those that wait for p wait no longer. */
 void di_core_leave_leader(struct di_core *e, struct request *p, bool guessed_only);
-/* The next row at which the launches of a slot pause, so that its state can be saved: not launched yet, not computed. The end of the prompt needs no
- * pause, a launch ends there. */
+/* The next row at which the launches of a slot pause, so that its state can be saved: not launched yet, not computed. The end of the prompt
+ * needs no pause, a launch ends there. */
 int64_t di_core_next_save(const struct di_core *e, const struct slot *s);
-/* Let q wait for the request that it names, and see to it that the state is kept where they part: now if it is there, else when it is reached. */
+/* Let q wait for the request that it names, and see to it that the state is kept where they part: now if it is there, else when it is
+ * reached. */
 void di_core_follow(struct di_core *e, struct request *q);
 /* Start what waits, while there is place; else let somebody give way to a better priority. */
 void di_core_admit(struct di_core *e, struct di_launch *l);

@@ -1,6 +1,6 @@
-/* The engine against a simple model: a back end that costs nothing, whose next token is a function of the request's own tokens, and which keeps a
- * mark for every position in the request's pages. Random arrivals, priorities, cancels, stops and pool pressure; whatever happens, each
- * request's tokens are those of the function, each ends once, and all accounts return to zero. */
+/* The engine against a simple model: a back end that costs nothing, whose next token is a function of the request's own tokens, and which
+ * keeps a mark for every position in the request's pages. Random arrivals, priorities, cancels, stops and pool pressure; whatever happens,
+ * each request's tokens are those of the function, each ends once, and all accounts return to zero. */
 #include "base/clock.h"
 #include "engine/core.h"
 
@@ -165,8 +165,8 @@ static void make(struct watch *w)
     }
 }
 
-/* What came out must be a prefix of the function's continuation, complete unless it was cancelled. The winning logit leads by 5, more than the
- * penalty takes. */
+/* What came out must be a prefix of the function's continuation, complete unless it was cancelled. The winning logit leads by 5, more than
+ * the penalty takes. */
 static void check(const struct watch *w)
 {
     int32_t all[2 * CONTEXT];

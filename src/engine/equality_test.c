@@ -1,4 +1,5 @@
-/* Equality of bits: the same logits whatever the chunks, the threads, and the company of other requests (backend.h: a row depends on itself). */
+/* Equality of bits: the same logits whatever the chunks, the threads, and the company of other requests (backend.h: a row depends on
+ * itself). */
 #include "engine/core.h"
 #include "engine/golden.h"
 #include "engine/score.h"
@@ -117,8 +118,8 @@ static void run_rows(struct di_model *m, struct di_kv_store *s, const struct di_
     assert_int_equal(di_model_step(m, &step, &err), DI_OK);
 }
 
-/* Slot 0 computes everything. Slot 1 shares its blocks up to `hit`, runs the window and (layers - 1) windows before it again with the rings of
- * nobody, and goes on: the logits behind the hit are the same bits (spec/model.md §8.1, exact alternative). */
+/* Slot 0 computes everything. Slot 1 shares its blocks up to `hit`, runs the window and (layers - 1) windows before it again with the rings
+ * of nobody, and goes on: the logits behind the hit are the same bits (spec/model.md §8.1, exact alternative). */
 static void check_replay(const struct di_golden *g, const char *isa, int hit)
 {
     struct di_golden_run run = {.mode = "bf16", .isa = isa, .threads = 2, .chunk = g->n_ids, .decode_from = g->n_ids};

@@ -1,5 +1,5 @@
-/* Figures of spec/deepinfer.md §15 that concern scheduling, each a test of its number. Those about drafts, images, masks and experts come with
- * these parts. */
+/* Figures of spec/deepinfer.md §15 that concern scheduling, each a test of its number. Those about drafts, images, masks and experts come
+ * with these parts. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -68,7 +68,8 @@ static void whole_again(struct fixture *f, int batch, int blocks)
     right(f, &all);
 }
 
-/* Abort after any number of steps: queued behind another, in the prompt, decoding, finishing, preempted. Where it hits is the sum over k. */
+/* Abort after any number of steps: queued behind another, in the prompt, decoding, finishing, preempted. Where it hits is the sum over k.
+ * */
 static void abort_after(int k, bool behind, bool preempted, int *states_met)
 {
     struct fixture f;
@@ -113,7 +114,8 @@ static void figure_15_2_abort_in_every_state(void **state)
         assert_true(met[i] > 3);
 }
 
-/* A pool for two and three sequences: nobody gives way, nobody who started stands still. A lone one that needs the whole pool simply runs. */
+/* A pool for two and three sequences: nobody gives way, nobody who started stands still. A lone one that needs the whole pool simply runs.
+ * */
 static void figure_15_3_no_preemption_without_need(void **state)
 {
     struct fixture f;
@@ -143,8 +145,8 @@ static void figure_15_3_no_preemption_without_need(void **state)
     fixture_close(&f);
 }
 
-/* And where somebody has to give way: an urgent one comes whenever a victim was started again and has nothing yet. Each start yields a token at
- * least (di_watch_wrong looks at stood_still). */
+/* And where somebody has to give way: an urgent one comes whenever a victim was started again and has nothing yet. Each start yields a
+ * token at least (di_watch_wrong looks at stood_still). */
 static void figure_15_3_a_victim_makes_progress_first(void **state)
 {
     struct fixture f;
@@ -172,7 +174,8 @@ static void figure_15_3_a_victim_makes_progress_first(void **state)
     fixture_close(&f);
 }
 
-/* One that does not fit now does not hold up those behind it, and is not passed over for ever. (Images that are not ready do not exist yet.) */
+/* One that does not fit now does not hold up those behind it, and is not passed over for ever. (Images that are not ready do not exist
+ * yet.) */
 static void figure_15_5_others_overtake(void **state)
 {
     struct fixture f;
@@ -202,7 +205,8 @@ static void figure_15_5_others_overtake(void **state)
     fixture_close(&f);
 }
 
-/* Prompts take turns at the rows of a step: a long one does not hold up a short one, whichever slot it has, nor does a stream of short ones it. */
+/* Prompts take turns at the rows of a step: a long one does not hold up a short one, whichever slot it has, nor does a stream of short ones
+ * it. */
 static void figure_15_5_prompts_take_turns(void **state)
 {
     struct fixture f;

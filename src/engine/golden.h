@@ -1,5 +1,5 @@
-/* Test support: run a model over the ids of a golden-vector folder and keep what the forward pass shows. Used by the golden tests and by the
- * equality tests; not part of the library's doors. */
+/* Test support: run a model over the ids of a golden-vector folder and keep what the forward pass shows. Used by the golden tests and by
+ * the equality tests; not part of the library's doors. */
 #ifndef DI_ENGINE_GOLDEN_H
 #define DI_ENGINE_GOLDEN_H
 
@@ -25,8 +25,8 @@ struct di_golden_run {
     const struct di_trace *trace;
     float *features; /* NULL or act [n_ids, taps * hidden] */
 };
-/* Prefill (and decode) all ids in one slot; logits of every row into logits [n_ids, vocab]. The model and the store stay open in *m and *s for a
- * look at the caches; close them. */
+/* Prefill (and decode) all ids in one slot; logits of every row into logits [n_ids, vocab]. The model and the store stay open in *m and *s
+ * for a look at the caches; close them. */
 di_status di_golden_run(const struct di_golden *g, const struct di_golden_run *run, float *logits, struct di_model **m,
                         struct di_kv_store **s, di_error *err);
 

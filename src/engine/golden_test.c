@@ -57,9 +57,9 @@ struct demand {
     float worst, median, margin; /* largest and median |logit difference| of stored rows; argmax equal where the lead is larger */
     float agree;                 /* least share of equal argmax over all rows */
 };
-/* Two shares of equal argmax are lowered against the README: tiny_d in the bf16 modes (0.87 there; 0.83 to 0.87 in every order of summation that
- * was tried: two flips of the last bf16 bit in layer 0 reach most later rows) and nano_text with wo_a quantised (0.98 there, 0.978 here). The
- * reference's own two implementations agree in 0.89 of tiny_d's rows. All other demands hold everywhere. */
+/* Two shares of equal argmax are lowered against the README: tiny_d in the bf16 modes (0.87 there; 0.83 to 0.87 in every order of summation
+ * that was tried: two flips of the last bf16 bit in layer 0 reach most later rows) and nano_text with wo_a quantised (0.98 there, 0.978
+ * here). The reference's own two implementations agree in 0.89 of tiny_d's rows. All other demands hold everywhere. */
 static struct demand demand_of(const char *mode, const char *config)
 {
     bool nano = strcmp(config, "nano_text") == 0, a = strcmp(config, "tiny_a") == 0;
@@ -328,8 +328,8 @@ static void check_features(struct inspection *x, const float *features, const st
         compare(x, features + (size_t)x->g->rows[i] * n, floats(want) + (size_t)i * n, n);
 }
 
-/* Without quantisers nothing can flip. With them, stored streams put back after every layer leave only the flips of rows that are not stored, which
- * reach the stored ones through the caches: a small share of the values, where a wrong formula would move most of them. */
+/* Without quantisers nothing can flip. With them, stored streams put back after every layer leave only the flips of rows that are not
+ * stored, which reach the stored ones through the caches: a small share of the values, where a wrong formula would move most of them. */
 static void check_inside(const struct inspection *x, const char *mode)
 {
     if (strcmp(mode, "f32_nocache_quant") == 0) {

@@ -2,8 +2,9 @@
 
 #include <string.h>
 
-/* Edges fit dashboards: seconds from 0.1 ms to 6,000 s for requests and from 1 us to 10 s for steps, five in each decade, so that a quantile read from a
- * bucket is wrong by less than a third; tokens from 1 to a million, three in each decade, and an own bucket for none. */
+/* Edges fit dashboards: seconds from 0.1 ms to 6,000 s for requests and from 1 us to 10 s for steps, five in each decade, so that a
+ * quantile read from a bucket is wrong by less than a third; tokens from 1 to a million, three in each decade, and an own bucket for none.
+ * */
 #define DECADE(x) (x), (x) / 2 * 3, (x) / 2 * 5, (x)*4, (x)*6
 #define US INT64_C(1000)
 #define MS (1000 * US)

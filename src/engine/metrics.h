@@ -1,7 +1,8 @@
 /* Distributions of what happens in the engine: one struct of histograms with fixed buckets, for a server's metrics page and for --stats.
  *
- * Recording is a search among at most 41 edges and three additions; nothing is allocated. The engine's thread owns a struct di_metrics; others get
- * copies. The public form, with edges in seconds, is di_histogram (deepinfer.h). Names are those that dashboards ask for (spec/encoding.md §4.7). */
+ * Recording is a search among at most 41 edges and three additions; nothing is allocated. The engine's thread owns a struct di_metrics;
+ * others get copies. The public form, with edges in seconds, is di_histogram (deepinfer.h). Names are those that dashboards ask for
+ * (spec/encoding.md §4.7). */
 #ifndef DI_ENGINE_METRICS_H
 #define DI_ENGINE_METRICS_H
 

@@ -1,4 +1,5 @@
-/* What tests on the null model share: an engine, requests, running them. Every failure is a failed assertion of cmocka, whose headers come first. */
+/* What tests on the null model share: an engine, requests, running them. Every failure is a failed assertion of cmocka, whose headers come
+ * first. */
 #ifndef DI_ENGINE_NULL_FIXTURE_H
 #define DI_ENGINE_NULL_FIXTURE_H
 

@@ -1,6 +1,6 @@
-/* The step pipeline: launches run in order on a worker of their own (the CPU's form of a device stream), so that the engine schedules step N+1 and
- * handles the results of N-1 while N computes (spec/dspark.md §6). What a launch samples stays on the worker's side: the next launch reads
- * its input ids where the sampler wrote them, and a request that ended in between computes no further rows.
+/* The step pipeline: launches run in order on a worker of their own (the CPU's form of a device stream), so that the engine schedules step
+ * N+1 and handles the results of N-1 while N computes (spec/dspark.md §6). What a launch samples stays on the worker's side: the next
+ * launch reads its input ids where the sampler wrote them, and a request that ended in between computes no further rows.
  *
  * Two launches exist, used in turn. The engine's thread fills one, launches it, and later waits for it; everything else is the worker's. */
 #ifndef DI_ENGINE_PIPELINE_H
@@ -10,8 +10,8 @@
 #include "engine/sampler.h"
 #include "model/model.h"
 
-/* The worker's view of a running request. Filled by the engine before the first launch that names the lane; afterwards the worker alone touches it until
- * the lane is named by no launch any more. */
+/* The worker's view of a running request. Filled by the engine before the first launch that names the lane; afterwards the worker alone
+ * touches it until the lane is named by no launch any more. */
 struct di_lane {
     int32_t *tokens;  /* by absolute position; the worker appends what it samples */
     int64_t n_prompt; /* tokens of the prompt proper: those behind it are generated */

@@ -432,7 +432,8 @@ static void ask(struct di_core *e, struct request *r, enum di_replay_mode mode, 
     run(e);
 }
 
-/* What a bounded request leaves behind: exact blocks and a marked snapshot if it began at the beginning, marked blocks after a bounded hit. */
+/* What a bounded request leaves behind: exact blocks and a marked snapshot if it began at the beginning, marked blocks after a bounded hit.
+ * */
 static void test_what_is_marked(void **state)
 {
     (void)state;
@@ -473,8 +474,8 @@ static void test_what_is_marked(void **state)
     di_model_close(m);
 }
 
-/* A state inside the prompt that a caller asks for would lack the decoder half's rings: it is not kept (di_reuse_start.right_from), unless it lies a
- * window behind the tail. */
+/* A state inside the prompt that a caller asks for would lack the decoder half's rings: it is not kept (di_reuse_start.right_from), unless
+ * it lies a window behind the tail. */
 static void test_states_before_the_tail_are_not_kept(void **state)
 {
     (void)state;

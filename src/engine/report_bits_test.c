@@ -1,5 +1,5 @@
-/* Failures that were reported of other engines, each a test of its number (docs/reports.md), on the nano model through the public interface: what a
- * request gets beside others or from the cache has the bits of a cold run on its own. */
+/* Failures that were reported of other engines, each a test of its number (docs/reports.md), on the nano model through the public
+ * interface: what a request gets beside others or from the cache has the bits of a cold run on its own. */
 #include "deepinfer.h"
 
 #include <setjmp.h>
@@ -158,8 +158,8 @@ static struct question question(int n, int max_tokens, uint64_t seed)
 
 /* ---------------------------------------------------------------- company */
 
-/* 24 answers that are nothing but their request's own nonce (forced), 8 at a time, polled and called back, some cancelled: each one hears its own
- * nonce or the beginning of it. */
+/* 24 answers that are nothing but their request's own nonce (forced), 8 at a time, polled and called back, some cancelled: each one hears
+ * its own nonce or the beginning of it. */
 static void report_53_answers_reach_who_asked(void **state)
 {
     static struct question q[24];
@@ -342,7 +342,8 @@ static void report_A17_a_clients_salt_does_not_join_tenants(void **state)
     close_engine(e);
 }
 
-/* Natural ends, a pool that holds a tenth of it: first in company, then again, with what is still there. The lengths are those of cold runs. */
+/* Natural ends, a pool that holds a tenth of it: first in company, then again, with what is still there. The lengths are those of cold
+ * runs. */
 static void report_A4_answers_keep_their_length(void **state)
 {
     static const char *const texts[] = {"What is the capital of France?", "Count from 7 to 12.", "Tell me a story about a dog.",

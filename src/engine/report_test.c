@@ -1,5 +1,5 @@
-/* Failures that were reported of other engines, each a test of its number (docs/reports.md), on the null model: its tokens come from the cached
- * state alone, so that a wrong row changes them. What needs a trained model is in report_bits_test.c and tests/test_reports.py. */
+/* Failures that were reported of other engines, each a test of its number (docs/reports.md), on the null model: its tokens come from the
+ * cached state alone, so that a wrong row changes them. What needs a trained model is in report_bits_test.c and tests/test_reports.py. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -92,8 +92,8 @@ static void report_51_restored_state_is_of_the_same_conversation(void **state)
     fixture_close(&f);
 }
 
-/* A donor is given up after any number of steps of its prompt; one that shares a part of it is not touched by what was left half done, and what was
- * done completely serves it. (Prompts with images do not exist yet.) */
+/* A donor is given up after any number of steps of its prompt; one that shares a part of it is not touched by what was left half done, and
+ * what was done completely serves it. (Prompts with images do not exist yet.) */
 static void report_54_nothing_of_an_aborted_prompt_leaks(void **state)
 {
     static int32_t donor_room[CONTEXT], victim_room[CONTEXT];
@@ -124,8 +124,8 @@ static void report_54_nothing_of_an_aborted_prompt_leaks(void **state)
     assert_true(served > 30);
 }
 
-/* Texts that agree in the first half of a block only (what a source of ratio 2 keeps of it is as long as half a block): the rest is never shared.
- * The keys themselves: block_key_test.c. */
+/* Texts that agree in the first half of a block only (what a source of ratio 2 keeps of it is as long as half a block): the rest is never
+ * shared. The keys themselves: block_key_test.c. */
 static void report_55_second_half_of_a_block_counts(void **state)
 {
     struct fixture f;
@@ -230,8 +230,8 @@ static void report_78_no_silent_zero(void **state)
     fixture_close(&f);
 }
 
-/* An agent's loop with two snapshots: whether the next turn repeats the reasoning or leaves it out, the snapshot that serves it is there; the end id
- * stands once in the text. Drafts do not exist yet. */
+/* An agent's loop with two snapshots: whether the next turn repeats the reasoning or leaves it out, the snapshot that serves it is there;
+ * the end id stands once in the text. Drafts do not exist yet. */
 static void report_81_final_state_does_not_evict_the_useful_one(void **state)
 {
     (void)state;
@@ -253,8 +253,9 @@ static void report_81_final_state_does_not_evict_the_useful_one(void **state)
     }
 }
 
-/* The next turn comes the moment the last token is heard, while a launch that names the old one may be under way: it finds the answer too, whether an
- * end id, the length or a callback ended it. (Ids as they were sampled; what another rendering does to them: tests/test_reports.py.) */
+/* The next turn comes the moment the last token is heard, while a launch that names the old one may be under way: it finds the answer too,
+ * whether an end id, the length or a callback ended it. (Ids as they were sampled; what another rendering does to them:
+ * tests/test_reports.py.) */
 static void report_83_a_follow_up_at_once_finds_the_answer(void **state)
 {
     struct fixture f;
@@ -376,8 +377,8 @@ static void report_A3_a_repeat_in_another_slot(void **state)
         }
 }
 
-/* 200 prompts, their answers cold, repeated, and after the cache was turned over: the same tokens, so the same lengths. Of the tiers only memory exists
- * yet; the same with a real network: report_bits_test.c. */
+/* 200 prompts, their answers cold, repeated, and after the cache was turned over: the same tokens, so the same lengths. Of the tiers only
+ * memory exists yet; the same with a real network: report_bits_test.c. */
 static void report_A4_answers_keep_their_length(void **state)
 {
     static int32_t room[CONTEXT], answer[200][40];
@@ -425,8 +426,8 @@ static void report_A5_prompts_of_65_to_4096_tokens(void **state)
     fixture_close(&f);
 }
 
-/* Where a text can be resumed is where something was kept of it: for every length that a later prompt shares, it starts at the best of the states
- * at the end of the prompt and of the answer and of what replay gives. Speculation is off: it does not exist yet. */
+/* Where a text can be resumed is where something was kept of it: for every length that a later prompt shares, it starts at the best of the
+ * states at the end of the prompt and of the answer and of what replay gives. Speculation is off: it does not exist yet. */
 static void written_is_readable(int n, int max_tokens, int states)
 {
     static int32_t room[CONTEXT], probe_room[CONTEXT];
@@ -485,8 +486,8 @@ static void report_A9_every_hit_length_is_exact(void **state)
     }
 }
 
-/* A snapshot that was taken soon after another one was restored, or after a replay, lacks the oldest of its rows: it serves no row that reads them.
- * Between the steps the slot's rings are somebody else's. */
+/* A snapshot that was taken soon after another one was restored, or after a replay, lacks the oldest of its rows: it serves no row that
+ * reads them. Between the steps the slot's rings are somebody else's. */
 static void report_A9_a_snapshot_serves_what_it_holds(void **state)
 {
     static int32_t room[CONTEXT], other_room[CONTEXT];
@@ -512,8 +513,8 @@ static void report_A9_a_snapshot_serves_what_it_holds(void **state)
 
 /* ---------------------------------------------------------------- tenants */
 
-/* Every tenant has tokens that nobody else has, in prompts of the same shape, in a pool that holds few of them: none ever appears elsewhere. The
- * host tier does not exist yet. */
+/* Every tenant has tokens that nobody else has, in prompts of the same shape, in a pool that holds few of them: none ever appears
+ * elsewhere. The host tier does not exist yet. */
 static void report_A12_canaries_stay_with_their_tenant(void **state)
 {
     static int32_t room[300][400];

@@ -105,8 +105,8 @@ bool di_reuse_begin(struct di_reuse *r, int slot, const struct di_reuse_ask *ask
         out->copy_tokens = m.source_tokens;
         di_lease_copied(&r->store->pool, lease); /* whoever takes the source writes to it in a later launch than the copy */
     }
-    /* G was shared but the rings were not: the next one that comes this way shall find them. Blocks end a prefix that many have in common; but a
-     * replay makes the rings right at its end only. */
+    /* G was shared but the rings were not: the next one that comes this way shall find them. Blocks end a prefix that many have in common;
+     * but a replay makes the rings right at its end only. */
     int64_t common = plan.window_floor > 0 ? m.tokens : m.tokens - m.tokens % DI_BLOCK_TOKENS;
     if (r->states && common > plan.start + DI_BLOCK_TOKENS)
         out->save_at = common;

@@ -1,5 +1,5 @@
-/* Prefix reuse as the engine uses it: looking a request up, entering what it computed, saving and restoring its state. The rules of the cache are
- * those of src/cache/prefix.h; this file decides when. */
+/* Prefix reuse as the engine uses it: looking a request up, entering what it computed, saving and restoring its state. The rules of the
+ * cache are those of src/cache/prefix.h; this file decides when. */
 #ifndef DI_ENGINE_REUSE_H
 #define DI_ENGINE_REUSE_H
 

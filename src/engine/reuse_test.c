@@ -1,5 +1,5 @@
-/* No wrong reuse: requests that share prefixes in a small pool, with evictions, cancels, preemption and tenants, give the same tokens and the same
- * log-probabilities as each one alone with an empty cache (src/cache/prefix.h promises; spec/model.md §8.1 exact). */
+/* No wrong reuse: requests that share prefixes in a small pool, with evictions, cancels, preemption and tenants, give the same tokens and
+ * the same log-probabilities as each one alone with an empty cache (src/cache/prefix.h promises; spec/model.md §8.1 exact). */
 #include "engine/core.h"
 #include "engine/golden.h"
 
@@ -204,7 +204,8 @@ static void test_no_wrong_reuse(void **state)
     run_cases("tiny_a", cases, 8, 30, 4);
 }
 
-/* Report 75, A3: a repeated prompt, also in another slot; A5: short prompts are found too; the whole prompt but its last token is reused. */
+/* Report 75, A3: a repeated prompt, also in another slot; A5: short prompts are found too; the whole prompt but its last token is reused.
+ * */
 static void test_repeat_loses_one_token(void **state)
 {
     (void)state;

@@ -1,5 +1,5 @@
-/* A long life in short: very many short requests that are cancelled in every state, come too late, are stopped by their callbacks, preempt each other,
- * follow each other, share prefixes in a pool that is too small. All accounts return to zero, resident memory is flat.
+/* A long life in short: very many short requests that are cancelled in every state, come too late, are stopped by their callbacks, preempt
+ * each other, follow each other, share prefixes in a pool that is too small. All accounts return to zero, resident memory is flat.
  *
  * soak_test [N [M]]: N requests on the null model through the core, M on the nano model through the public interface. */
 #include <setjmp.h>

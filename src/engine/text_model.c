@@ -2,8 +2,8 @@
 
 #include "text/token_map.h"
 
-/* Control ids that an answer may contain: the end, the two tags, and the grounding marks. All others are banned, as are ids that the tokenizer
- * does not know (the logits may be wider). */
+/* Control ids that an answer may contain: the end, the two tags, and the grounding marks. All others are banned, as are ids that the
+ * tokenizer does not know (the logits may be wider). */
 static di_status ban_ids(struct di_text_model *t, int vocab, di_error *err)
 {
     static const enum di_control legal[] = {DI_CTL_EOS, DI_CTL_THINK_END, DI_CTL_DSML};

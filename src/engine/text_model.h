@@ -1,4 +1,5 @@
-/* The text side of a model directory: tokenizer, control ids, the engram token map, and the ids that are never sampled. Read-only after loading. */
+/* The text side of a model directory: tokenizer, control ids, the engram token map, and the ids that are never sampled. Read-only after
+ * loading. */
 #ifndef DI_ENGINE_TEXT_MODEL_H
 #define DI_ENGINE_TEXT_MODEL_H
 

@@ -191,10 +191,10 @@ static void gather_kept(struct ctx *x, int m, int width, void **values, void **s
     *values = kept;
 }
 
-/* Spec §8.2, as DeepInfer defines it: behind the norm and the compressor of the last KV source nothing but the tails of the prompts is needed, and
- * every window begins at its tail, this layer's own too. What crosses: the streams, the normalised input, and what is known of a row from its
- * place; this site's mixing is computed behind it. With `mask` the rows before the tail go on, for nothing: the test oracle. They see
- * themselves, and no row that counts sees them. False if no row is left. */
+/* Spec §8.2, as DeepInfer defines it: behind the norm and the compressor of the last KV source nothing but the tails of the prompts is
+ * needed, and every window begins at its tail, this layer's own too. What crosses: the streams, the normalised input, and what is known of
+ * a row from its place; this site's mixing is computed behind it. With `mask` the rows before the tail go on, for nothing: the test oracle.
+ * They see themselves, and no row that counts sees them. False if no row is left. */
 static bool keep_tails(struct ctx *x)
 {
     const struct di_config *c = x->c;

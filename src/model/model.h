@@ -89,17 +89,20 @@ struct di_trace {
     int64_t scores_ld;
 };
 
-/* Replay (spec/model.md §8), {0}: ordinary rows. Rows that were computed before run again to rebuild what a cache does not hold: window keys below
- * `floor` are absent; groups that end before `write_from` are in the cache already and are not written again. Rows before `tail` stop at
- * di_tail_layer once their compressed rows and index keys are stored; the windows of that layer and those behind it begin at the tail. */
+/* Replay (spec/model.md §8), {0}: ordinary rows. Rows that were computed before run again to rebuild what a cache does not hold: window
+ * keys below `floor` are absent; groups that end before `write_from` are in the cache already and are not written again. Rows before `tail`
+ * stop at di_tail_layer once their compressed rows and index keys are stored; the windows of that layer and those behind it begin at the
+ * tail. */
 struct di_replay {
     int32_t floor, write_from, tail;
     bool mask; /* tests: rows before the tail are computed all the same, the rows behind it give the same bits */
 };
-/* The layer at which the decoder half begins: the last KV source, of ratio 1, without an engram behind it. -1: this network has no such half. */
+/* The layer at which the decoder half begins: the last KV source, of ratio 1, without an engram behind it. -1: this network has no such
+ * half. */
 int di_tail_layer(const struct di_config *c);
 
-/* One step: rows of any number of requests. Request state (rings, tails, pages) is addressed by slot; pages must cover the new positions. */
+/* One step: rows of any number of requests. Request state (rings, tails, pages) is addressed by slot; pages must cover the new positions.
+ * */
 struct di_step {
     int n_chunks;
     const struct di_chunk *chunks;  /* row0 ascending without gaps */
@@ -112,8 +115,8 @@ struct di_step {
     float *features;           /* NULL, or act [m, n_dspark_targets * hidden_size]: the DSpark taps; rows before a tail are left alone */
     const struct di_trace *trace;
 };
-/* DI_ERR_INVALID for ids outside the vocabulary, too many rows, or logits of a dropped row, DI_ERR_UNSUPPORTED for a tail where there is no decoder
- * half; nothing was changed then. */
+/* DI_ERR_INVALID for ids outside the vocabulary, too many rows, or logits of a dropped row, DI_ERR_UNSUPPORTED for a tail where there is no
+ * decoder half; nothing was changed then. */
 di_status di_model_step(struct di_model *m, const struct di_step *step, di_error *err);
 
 /* RoPE frequencies in the roundings of spec §5.4; half = qk_rope_head_dim / 2. */

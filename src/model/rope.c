@@ -4,7 +4,8 @@
 
 #define PI 3.14159265358979323846
 
-/* Both powers are rounded to fp32 before the next operation: the released model was trained on exactly these values (spec/model.md §5.4). */
+/* Both powers are rounded to fp32 before the next operation: the released model was trained on exactly these values (spec/model.md §5.4).
+ * */
 static float inverse_power(double base, int i, int dim)
 {
     float b = (float)pow(base, (double)(float)((float)(2 * i) / (float)dim));

@@ -1,5 +1,5 @@
-/* Heads and chunked bodies from any bytes: nothing is read outside, what is accepted lies within the input, and how the input is cut makes no
- * difference. */
+/* Heads and chunked bodies from any bytes: nothing is read outside, what is accepted lies within the input, and how the input is cut makes
+ * no difference. */
 #include "server/http_parse.h"
 
 #include <assert.h>

@@ -161,8 +161,8 @@ struct di_chat {
     size_t n_images;
 };
 
-/* Convert and render. On error *out is empty. DI_ERR_INVALID names the field in `where`, and the sentence goes on from there; DI_ERR_UNSUPPORTED: a
- * field that asks for something that is not here; DI_ERR_MEMORY. `options` NULL: the defaults. Any thread. */
+/* Convert and render. On error *out is empty. DI_ERR_INVALID names the field in `where`, and the sentence goes on from there;
+ * DI_ERR_UNSUPPORTED: a field that asks for something that is not here; DI_ERR_MEMORY. `options` NULL: the defaults. Any thread. */
 di_status di_chat_create(enum di_protocol protocol, const struct di_json *request, const struct di_chat_options *options,
                          struct di_chat **out, di_error *err);
 void di_chat_destroy(struct di_chat *chat); /* NULL is allowed */

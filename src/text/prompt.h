@@ -79,8 +79,8 @@ struct di_prompt_replay {
     void *ctx;
 };
 
-/* Append the ids of the prompt; `replay` may be NULL. A grounding mark without an id is plain text; a missing id of another control that the prompt has is
- * DI_ERR_UNSUPPORTED. Images count one id each. */
+/* Append the ids of the prompt; `replay` may be NULL. A grounding mark without an id is plain text; a missing id of another control that
+ * the prompt has is DI_ERR_UNSUPPORTED. Images count one id each. */
 di_status di_prompt_encode(const struct di_prompt *p, const struct di_tokenizer *t, const struct di_control_ids *ids,
                            const struct di_prompt_replay *replay, struct di_ids *out, di_error *err);
 

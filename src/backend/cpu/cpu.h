@@ -39,7 +39,8 @@ struct di_cpu_scratch di_cpu_linear_scratch(const struct di_backend_params *p, e
 void di_cpu_vector_ops(struct di_ops *ops, enum di_cpu_isa isa);
 struct di_cpu_scratch di_cpu_vector_scratch(const struct di_backend_params *p, enum di_cpu_isa isa, int threads);
 
-/* Can this processor run the set? Asks cpuid and xgetbv; for a set that cpuid hides (some hypervisors mask AVX512-BF16) a trial in a child process decides. */
+/* Can this processor run the set? Asks cpuid and xgetbv; for a set that cpuid hides (some hypervisors mask AVX512-BF16) a trial in a child
+ * process decides. */
 bool di_cpu_isa_usable(enum di_cpu_isa isa);
 bool di_cpu_isa_by_name(const char *name, enum di_cpu_isa *out);
 const char *di_cpu_isa_name(enum di_cpu_isa isa);

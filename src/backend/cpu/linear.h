@@ -1,19 +1,21 @@
 /* Matrix kernels: what the driver (linear.c, linear_moe.c) and the instruction sets (linear_<isa>.c) agree on.
  *
- * A weight [n, k] is packed as units of 32 output rows (the last one padded with zeros; groups are padded one by one). A unit is its codes in
- * blocks of 32 k, then its scales, rounded up to 64 bytes; units follow each other, so a matrix is one stream. A block holds 32/lanes strips of
- * `lanes` rows; a strip is cut into chunks of one vector register:
+ * A weight [n, k] is packed as units of 32 output rows (the last one padded with zeros; groups are padded one by one). A unit is its codes
+ * in blocks of 32 k, then its scales, rounded up to 64 bytes; units follow each other, so a matrix is one stream. A block holds 32/lanes
+ * strips of `lanes` rows; a strip is cut into chunks of one vector register:
  *
  *              16 lanes (64 B)                                              8 lanes (32 B)
  *   FP4   8 k  row = dword; nibble p<4: k = 2p, else k = 2(p-4)+1           byte [row >> 2][k & 3][row & 3]: low nibble k < 4, high k >= 4
  *   FP8   4 k  16-byte quarter = 4 rows: byte [k >> 1][row & 3][k & 1]      byte [k][row]
  *   BF16  2 k  row = dword, even k low                                      half [k][row]
  *
- * Scales (E8M0): FP4 [k/32][32 rows], FP8 [k/32]. With `relative` they are exponents below the largest of the row (FP8: of the unit), at most
- * DI_RELATIVE_MAX, and the E8M0 byte of the largest stands behind them: the scale can then be folded into a bf16 weight that is always normal.
+ * Scales (E8M0): FP4 [k/32][32 rows], FP8 [k/32]. With `relative` they are exponents below the largest of the row (FP8: of the unit), at
+ * most DI_RELATIVE_MAX, and the E8M0 byte of the largest stands behind them: the scale can then be folded into a bf16 weight that is always
+ * normal.
  *
- * Sums. Of every output there is one order: inside a block of 32 k along k, then the block times its scale is added to the sum of the blocks
- * before (amx: the hardware's order over all k). No other row, no row count and no thread takes part, so the bits are those of m = 1. */
+ * Sums. Of every output there is one order: inside a block of 32 k along k, then the block times its scale is added to the sum of the
+ * blocks before (amx: the hardware's order over all k). No other row, no row count and no thread takes part, so the bits are those of m =
+ * 1. */
 #ifndef DI_BACKEND_CPU_LINEAR_H
 #define DI_BACKEND_CPU_LINEAR_H
 

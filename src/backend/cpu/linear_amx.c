@@ -1,6 +1,6 @@
 /* AMX: tdpbf16ps, 16 rows x 16 outputs x 32 k at a time, at every row count, because it sums in another order than vdpbf16ps. Weights are
- * decoded to bf16 with their scale relative to the row's largest (linear.h), whose factor is applied to the finished sum: a sum over all k can
- * then stay in a tile register. Rows are padded to 16 with zeros; an instruction takes the same time for 1 as for 16.
+ * decoded to bf16 with their scale relative to the row's largest (linear.h), whose factor is applied to the finished sum: a sum over all k
+ * can then stay in a tile register. Rows are padded to 16 with zeros; an instruction takes the same time for 1 as for 16.
  *
  * Packed activations: [rows / 16][k / 32] tiles of 16 rows x 32 bf16. A decoded block is 2 tiles of 16 k pairs x 16 outputs. */
 #include "backend/cpu/linear_epilogue.h"
@@ -42,8 +42,8 @@ static void pack_x(const float *const *rows, int n_rows, int k, void *dst)
                 _mm512_store_si512(out, r < n_rows ? load_pairs(rows[r] + 32 * b) : _mm512_setzero_si512());
 }
 
-/* 16 vectors of pairs from one strip of a block. The saturating subtraction takes the scale's exponent off and leaves zeros alone; the codes
- * are never minus zero. */
+/* 16 vectors of pairs from one strip of a block. The saturating subtraction takes the scale's exponent off and leaves zeros alone; the
+ * codes are never minus zero. */
 static inline __attribute__((always_inline)) void decode_strip(const enum di_wtype type, const uint8_t *p, __m512i below, uint8_t *out)
 {
     if (type == DI_W_FP4_ROW32) {

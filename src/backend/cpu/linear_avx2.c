@@ -1,5 +1,5 @@
-/* AVX2 with FMA and F16C: fp32 products. FP8 becomes 2^-8 of its value as fp16 (a shift; F16C takes subnormals exactly) and passes through the
- * stack, because widening from memory is cheaper than from a register. */
+/* AVX2 with FMA and F16C: fp32 products. FP8 becomes 2^-8 of its value as fp16 (a shift; F16C takes subnormals exactly) and passes through
+ * the stack, because widening from memory is cheaper than from a register. */
 #include "backend/cpu/linear_table.h"
 
 #include <immintrin.h>

@@ -4,7 +4,8 @@
  *   STEP           k that one product consumes: 1 (fp32) or 2 (a pair of bf16)
  *   v_acc(a, w, x) a + the products of weight vector w with the broadcast 32-bit element x
  *   MAX_ROWS       rows of the largest register tile (2 * MAX_ROWS accumulators), and GROUPS, the register tiles in falling order
- *   decode(type, codes, out)        one chunk of codes (linear.h) -> out[8 / STEP] (FP4), out[4 / STEP] (FP8), out[2 / STEP] (BF16), along k
+ *   decode(type, codes, out)        one chunk of codes (linear.h) -> out[8 / STEP] (FP4), out[4 / STEP] (FP8), out[2 / STEP] (BF16), along
+ * k
  *   scale_rows(p), scale_tile(b)    E8M0 bytes -> factors; includes what decode() left out
  *
  * Packed activations: rows in groups of GROUPS, a group is [k / STEP][rows] 32-bit elements.
@@ -19,7 +20,8 @@
 #define STRIPS (DI_UNIT / LANES)
 #define DEPTH (32 / STEP) /* vectors of a strip in a block */
 #define CHUNK (LANES * 4) /* bytes */
-/* Far ahead into L2, whose queue to memory is longer than L1's, then into L1: one core then reads nearly as fast as a loop that only reads. */
+/* Far ahead into L2, whose queue to memory is longer than L1's, then into L1: one core then reads nearly as fast as a loop that only reads.
+ * */
 #define PREFETCH(p) (__builtin_prefetch((p) + 8192, 0, 2), __builtin_prefetch((p) + 1024))
 #define STREAM_ROWS 4 /* up to here weights are decoded in registers, beyond into the panel */
 #define INLINE static inline __attribute__((always_inline))
@@ -49,8 +51,8 @@ INLINE void add_block(float *c, int rows, const V *sum, V scale)
         v_store(c + r * DI_UNIT, v_fma(sum[r], scale, v_load(c + r * DI_UNIT)));
 }
 
-/* `wide` neighbouring blocks for few rows: the weights pass through registers. Strips and blocks take turns, so that their sums, each a chain
- * of dependent additions, overlap. */
+/* `wide` neighbouring blocks for few rows: the weights pass through registers. Strips and blocks take turns, so that their sums, each a
+ * chain of dependent additions, overlap. */
 INLINE void stream_blocks(const struct di_tile *t, const enum di_wtype type, const int rows, int block, const int wide)
 {
     const int per_chunk = chunk_vectors(type), chunks = DEPTH / per_chunk, strip_bytes = chunks * CHUNK;

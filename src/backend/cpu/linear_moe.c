@@ -1,5 +1,6 @@
-/* Experts (spec/model.md §5.8) in two parallel stages over all experts of a step: h = the activation of w1 and w3, then y += w2 h. The shared
- * expert runs as one more expert that has every row. Ids of a row ascend, so walking the experts upward adds the slots in slot order. */
+/* Experts (spec/model.md §5.8) in two parallel stages over all experts of a step: h = the activation of w1 and w3, then y += w2 h. The
+ * shared expert runs as one more expert that has every row. Ids of a row ascend, so walking the experts upward adds the slots in slot
+ * order. */
 #include "backend/cpu/linear.h"
 
 #include <string.h>
@@ -157,7 +158,8 @@ static void up_part(const struct moe_job *j, int thread, int n_threads)
     struct di_linear_scratch s = di_linear_scratch_of(j->cpu, thread);
     int units = j->d->f / DI_UNIT;
     for (int i = 0; i < j->parts; i++) {
-        /* The share of this thread in cost, as units of this part. Cuts of neighbours are the same number, so nothing is lost or doubled. */
+        /* The share of this thread in cost, as units of this part. Cuts of neighbours are the same number, so nothing is lost or doubled.
+         * */
         int64_t each = j->up[i + 1] - j->up[i], cut[2];
         for (int c = 0; c < 2; c++) {
             int64_t share = j->up[j->parts] * units / n_threads * (thread + c) - j->up[i] * units;

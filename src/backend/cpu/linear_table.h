@@ -10,7 +10,8 @@ static const _Alignas(64) float di_e2m1_value16[16] = {0, 0.5f, 1, 1.5f, 2, 3, 4
 #define DI_E2M1_HALF 0, 0x3F00, 0x3F80, 0x3FC0, 0x4000, 0x4040, 0x4080, 0x40C0, 0, 0xBF00, 0xBF80, 0xBFC0, 0xC000, 0xC040, 0xC080, 0xC0C0
 static const _Alignas(64) uint16_t di_e2m1_bf16[32] = {DI_E2M1_HALF, DI_E2M1_HALF};
 
-/* High and low byte of bf16(e4m3(c)), c = 0..127: exponent e > 0 has bf16 bits (e + 120) << 7 | m << 4; the subnormals m * 2^-9 are listed. */
+/* High and low byte of bf16(e4m3(c)), c = 0..127: exponent e > 0 has bf16 bits (e + 120) << 7 | m << 4; the subnormals m * 2^-9 are listed.
+ * */
 #define DI_HI(e) (e + 120) >> 1
 #define DI_HI8(e) DI_HI(e), DI_HI(e), DI_HI(e), DI_HI(e), DI_HI(e), DI_HI(e), DI_HI(e), DI_HI(e)
 #define DI_LO8(e)                                                                                                                   \

@@ -1,5 +1,5 @@
-/* Matrix ops of every instruction set that this processor runs, against double precision and the reference; and bit equality of a row at any
- * row count and thread count. */
+/* Matrix ops of every instruction set that this processor runs, against double precision and the reference; and bit equality of a row at
+ * any row count and thread count. */
 #include "backend/cpu/ref.h"
 #include "base/mem.h"
 

@@ -1,5 +1,5 @@
-/* Shared pieces of the reference ops. Sums run in double and are rounded to fp32 once: the reference is the oracle, so it should be nearer to the exact
- * value than anything it judges (spec/model.md §4.2 class K leaves the summation free). */
+/* Shared pieces of the reference ops. Sums run in double and are rounded to fp32 once: the reference is the oracle, so it should be nearer
+ * to the exact value than anything it judges (spec/model.md §4.2 class K leaves the summation free). */
 #ifndef DI_BACKEND_CPU_REF_H
 #define DI_BACKEND_CPU_REF_H
 

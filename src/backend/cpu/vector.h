@@ -138,8 +138,8 @@ static inline struct att_tile att_tile_take(struct vec_arena *a, int heads)
     return t;
 }
 
-/* attention with few heads: keys of up to FEW_ROWS rows in fp32, and what belongs to 4 heads of one row. Lists may be read and written up to
- * the next multiple of 4 keys. */
+/* attention with few heads: keys of up to FEW_ROWS rows in fp32, and what belongs to 4 heads of one row. Lists may be read and written up
+ * to the next multiple of 4 keys. */
 #define FEW_HEADS 8
 #define FEW_ROWS 8
 #define FEW_TILE 32 /* keys of the output's tiles */
