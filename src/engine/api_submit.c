@@ -470,6 +470,7 @@ di_status di_api_request_start(struct di_api_request *r, di_error *err)
             c->schedule.replay = p->answer->schedule.replay;
         TRY(di_completion_branch(c, p->answer, r->fork_at, r->as_parent, e->context, err));
     }
+    c->schedule.name = (uint64_t)r->id;
     TRY(di_completion_submit(c, e->core, &r->core_id, err));
 out:
     return status;
@@ -493,6 +494,7 @@ int di_engine_cancel(di_engine *e, di_request_id id)
         r->cancel = true;
         r->next_cancel = e->cancels;
         e->cancels = r;
+        di_core_drop(e->core, (uint64_t)id);
         pthread_cond_signal(&e->work);
     }
     pthread_mutex_unlock(&e->lock);

@@ -353,6 +353,11 @@ static void sweep(struct di_core *e)
     }
 }
 
+void di_core_drop(struct di_core *e, uint64_t name)
+{
+    di_pipeline_drop(e->pipe, name);
+}
+
 /* ---------------------------------------------------------------- a step */
 
 /* The rest, which is large, is the worker's to fill. */
@@ -466,13 +471,15 @@ static void end_all(struct di_core *e, const di_error *err)
  * prompt, where it was asked for, and at the end (leave). */
 static void enter_computed(struct di_core *e, const struct di_launch *l)
 {
-    for (int k = 0, out = 0; k < l->n_chunks && e->reuse; k++) {
+    for (int k = 0; k < l->n_chunks && e->reuse; k++) {
         const struct di_chunk *c = &l->chunks[k];
         struct slot *s = &e->slots[c->slot];
-        bool dropped = l->wants_logits[k] && !l->out[out].valid; /* the worker saw the end before */
-        out += l->wants_logits[k];
-        if (dropped || s->state == SLOT_FREE)
+        if (s->state == SLOT_FREE)
             continue;
+        if (!l->computed[k]) {
+            s->n_rows -= c->n; /* nothing was written there */
+            continue;
+        }
         int64_t before = s->n_computed, now = before + c->n;
         struct request *q = s->req;
         s->n_computed = now;

@@ -50,6 +50,7 @@ struct di_request {
     const int32_t *forced;              /* [n_forced] the answer's tokens by index, -1 = sampled; copied. For scoring and replay */
     int64_t n_forced;
     const struct di_cap *cap;   /* NULL = none; copied */
+    uint64_t name;              /* of the caller's, for di_core_drop; 0 = none */
     int priority;               /* lower runs earlier and may take the place of a higher one */
     uint64_t tenant;            /* requests of one priority are admitted fairly between tenants */
     uint64_t space;             /* a cached prefix is shared within one space of one tenant; 0 for the usual one */
@@ -121,6 +122,8 @@ di_status di_core_submit(struct di_core *e, const struct di_request *r, int64_t 
 di_status di_core_check(const struct di_core *e, const struct di_request *r, di_error *err);
 /* End a request at the next step, in whatever state it is. False if it is not (or no longer) known. */
 bool di_core_cancel(struct di_core *e, int64_t id);
+/* A request of this name is about to be cancelled: launches that are not begun leave it out at once. Any thread; di_core_cancel must follow. */
+void di_core_drop(struct di_core *e, uint64_t name);
 /* Launch a step, handle the results of the one before. *busy is false when nothing is running, waiting or under way. An error of one
  * request ends that request; an error returned here is the model's and ends all. */
 di_status di_core_step(struct di_core *e, bool *busy, di_error *err);

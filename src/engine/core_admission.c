@@ -272,7 +272,8 @@ static bool start(struct di_core *e, struct di_launch *l, int slot, struct reque
     s->save_at = di_core_next_save(e, s);
     if (q->r.on_start)
         q->r.on_start(q->r.ctx, from.row);
-    *di_pipeline_lane(e->pipe, slot) = (struct di_lane){.tokens = q->tokens,
+    *di_pipeline_lane(e->pipe, slot) = (struct di_lane){.name = q->r.name,
+                                                        .tokens = q->tokens,
                                                         .n_prompt = q->r.n_prompt,
                                                         .n_limit = q->r.n_prompt + q->r.max_tokens,
                                                         .params = &q->r.sampling,
@@ -282,6 +283,7 @@ static bool start(struct di_core *e, struct di_launch *l, int slot, struct reque
                                                         .cap = q->cap,
                                                         .forced = q->r.forced,
                                                         .n_forced = q->r.n_forced};
+    di_pipeline_open_lane(e->pipe, slot);
     q->seen_resume = q->n_done;
     int64_t had = turn(e, q);
     e->service = had > e->service ? had : e->service;

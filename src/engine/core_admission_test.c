@@ -115,13 +115,61 @@ static void test_positions_to_save_without_reuse(void **state)
     fixture_close(&f);
 }
 
+/* A model during whose `at`-th step the client of request `name` goes away. */
+struct leaving {
+    struct fixture f;
+    uint64_t name;
+    int at, steps, rows;
+};
+
+static di_status compute_and_leave(void *ctx, const struct di_step *step, di_error *err)
+{
+    struct leaving *l = ctx;
+    for (int k = 0; k < step->n_chunks; k++)
+        l->rows += step->chunks[k].n;
+    if (++l->steps == l->at)
+        di_core_drop(l->f.core, l->name);
+    return di_null_compute(&l->f.model, step, err);
+}
+
+/* From the moment on at which somebody is known to leave, launches that are not begun compute nothing for it. What it has computed is whole: who
+ * comes again goes on there. */
+static void test_who_leaves_costs_no_more_rows(void **state)
+{
+    static int32_t room[2][CONTEXT];
+    struct leaving l;
+    (void)state;
+    for (int at = 1; at <= 6; at++) { /* the prompt has four steps */
+        l = (struct leaving){.name = 7, .at = at};
+        struct di_core_config config = {.max_batch = 2, .prefill_chunk = 96, .states = 4};
+        assert_int_equal(di_null_model_init(&l.f.model, FIXTURE_VOCAB, FIXTURE_WINDOW, CONTEXT, NULL), DI_OK);
+        assert_int_equal(di_null_core(&l.f.model, compute_and_leave, &l, &config, &l.f.core, NULL), DI_OK);
+        struct di_watch w = watch(room[0], 300, 20, 1), other = watch(room[1], 5, 30, 2);
+        w.name = 7;
+        send(&l.f, &w);
+        for (int i = 0; i < 12; i++) /* the engine's thread hears of it late */
+            step(&l.f);
+        di_core_flush(l.f.core, NULL);
+        int rows = at < 4 ? 96 * at : 300 + at - 4;
+        assert_int_equal(l.rows, rows);
+        assert_false(w.over);
+        assert_true(di_core_cancel(l.f.core, w.id));
+        ask(&l.f, &other);
+        assert_true(w.over && w.end == DI_END_CANCELLED);
+        int cached = rows < 300 ? rows : 299;
+        w = watch(room[0], 300, 20, 1);
+        ask(&l.f, &w);
+        assert_in_range(w.cached, cached - 1, cached);
+        fixture_close(&l.f);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_idle_tenants_gather_no_credit),
-        cmocka_unit_test(test_the_urgent_one_gets_its_blocks),
-        cmocka_unit_test(test_no_preemption_in_vain),
-        cmocka_unit_test(test_positions_to_save_without_reuse),
+        cmocka_unit_test(test_idle_tenants_gather_no_credit), cmocka_unit_test(test_the_urgent_one_gets_its_blocks),
+        cmocka_unit_test(test_no_preemption_in_vain),         cmocka_unit_test(test_positions_to_save_without_reuse),
+        cmocka_unit_test(test_who_leaves_costs_no_more_rows),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -235,6 +235,7 @@ di_status di_watch_submit(struct di_watch *w, struct di_core *e, di_error *err)
                            .n_prompt = w->n_prompt,
                            .max_tokens = w->max_tokens,
                            .sampling = di_sampling_params_default(),
+                           .name = w->name,
                            .priority = w->priority,
                            .tenant = w->tenant,
                            .deadline_ns = w->deadline_ns,

@@ -34,6 +34,7 @@ struct di_watch {
     int32_t *tokens; /* prompt, and room for the answer behind it */
     int n_prompt, max_tokens;
     int stop_after; /* on_token refuses at this count; 0 = never */
+    uint64_t name;
     int priority;
     uint64_t tenant;
     int64_t seed, deadline_ns, after;

@@ -5,10 +5,12 @@
 #include <math.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 
 struct di_pipeline {
     struct di_pipeline_params params;
     struct di_lane *lanes;
+    _Atomic uint64_t *names, *dropped; /* [lanes] the owner, for other threads; the one whose rows are to be dropped */
     struct di_launch launches[2];
     int32_t *page_rows[2];     /* [lanes][pages_per_lane] of each launch */
     uint64_t *page_version[2]; /* [lanes] */
@@ -36,7 +38,11 @@ static int live_chunks(struct di_pipeline *p, struct di_launch *l, int *n_logits
     int n = 0, row = 0, out = 0;
     *n_logits = 0;
     for (int i = 0; i < l->n_chunks; i++) {
-        bool ended = p->lanes[l->chunks[i].slot].ended;
+        struct di_lane *lane = &p->lanes[l->chunks[i].slot];
+        if (lane->name && atomic_load(&p->dropped[l->chunks[i].slot]) == lane->name)
+            lane->ended = true;
+        bool ended = lane->ended;
+        l->computed[i] = !ended;
         if (l->wants_logits[i])
             l->out[out].valid = !ended;
         if (!ended) {
@@ -175,30 +181,33 @@ static bool allocate_launch(struct di_pipeline *p, int which)
     l->chunks = di_calloc(n, sizeof *l->chunks);
     l->tokens = di_calloc(n, sizeof *l->tokens);
     l->wants_logits = di_calloc(n, sizeof *l->wants_logits);
+    l->computed = di_calloc(n, sizeof *l->computed);
     l->out = di_calloc(n, sizeof *l->out);
-    return l->chunks && l->tokens && l->wants_logits && l->out;
+    return l->chunks && l->tokens && l->wants_logits && l->computed && l->out;
 }
 
 static bool allocate(struct di_pipeline *p)
 {
     size_t n = (size_t)p->params.lanes;
     p->lanes = di_calloc(n, sizeof *p->lanes);
+    p->names = di_calloc(n, sizeof *p->names);
+    p->dropped = di_calloc(n, sizeof *p->dropped);
     p->live = di_calloc(n, sizeof *p->live);
     p->live_replay = di_calloc(n, sizeof *p->live_replay);
     p->live_tokens = di_calloc(n, sizeof *p->live_tokens);
     p->logit_rows = di_calloc(n, sizeof *p->logit_rows);
     p->logit_out = di_calloc(n, sizeof *p->logit_out);
     p->logits = di_malloc_aligned(n * (size_t)p->params.vocab * sizeof *p->logits);
-    return p->lanes && p->live && p->live_replay && p->live_tokens && p->logit_rows && p->logit_out && p->logits && allocate_launch(p, 0) &&
-           allocate_launch(p, 1);
+    return p->lanes && p->names && p->dropped && p->live && p->live_replay && p->live_tokens && p->logit_rows && p->logit_out &&
+           p->logits && allocate_launch(p, 0) && allocate_launch(p, 1);
 }
 
 uint64_t di_pipeline_bytes(int lanes, int vocab, int pages_per_lane)
 {
     uint64_t launch = sizeof(struct di_chunk) + 2 * sizeof(int32_t *) + sizeof(struct di_replay) + sizeof(struct di_block_copy) +
-                      (uint64_t)pages_per_lane * sizeof(int32_t) + sizeof(bool) + sizeof(struct di_launch_out);
-    uint64_t lane =
-        sizeof(struct di_lane) + sizeof(struct di_chunk) + sizeof(int32_t *) + 2 * sizeof(int32_t) + (uint64_t)vocab * sizeof(float);
+                      (uint64_t)pages_per_lane * sizeof(int32_t) + 2 * sizeof(bool) + sizeof(struct di_launch_out);
+    uint64_t lane = sizeof(struct di_lane) + 2 * sizeof(uint64_t) + sizeof(struct di_chunk) + sizeof(int32_t *) + 2 * sizeof(int32_t) +
+                    (uint64_t)vocab * sizeof(float);
     return (uint64_t)lanes * (lane + 2 * launch) + (uint64_t)vocab * 12 + 16384;
 }
 
@@ -249,6 +258,7 @@ static void free_launch(struct di_launch *l)
     di_free(l->chunks);
     di_free(l->tokens);
     di_free(l->wants_logits);
+    di_free(l->computed);
     di_free(l->out);
 }
 
@@ -269,6 +279,8 @@ void di_pipeline_destroy(struct di_pipeline *p)
     free_launch(&p->launches[1]);
     di_law_destroy(p->law);
     di_free(p->lanes);
+    di_free(p->names);
+    di_free(p->dropped);
     di_free(p->live);
     di_free(p->live_replay);
     di_free(p->live_tokens);
@@ -285,6 +297,19 @@ void di_pipeline_destroy(struct di_pipeline *p)
 struct di_lane *di_pipeline_lane(struct di_pipeline *p, int lane)
 {
     return &p->lanes[lane];
+}
+
+void di_pipeline_open_lane(struct di_pipeline *p, int lane)
+{
+    atomic_store(&p->names[lane], p->lanes[lane].name);
+}
+
+/* A name that is compared on both sides: a lane that changed its owner in between is left alone. */
+void di_pipeline_drop(struct di_pipeline *p, uint64_t name)
+{
+    for (int i = 0; i < p->params.lanes && name; i++)
+        if (atomic_load(&p->names[i]) == name)
+            atomic_store(&p->dropped[i], name);
 }
 
 struct di_launch *di_pipeline_next(struct di_pipeline *p)

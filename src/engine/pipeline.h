@@ -13,6 +13,7 @@
 /* The worker's view of a running request. Filled by the engine before the first launch that names the lane; afterwards the worker alone
  * touches it until the lane is named by no launch any more. */
 struct di_lane {
+    uint64_t name;    /* for di_pipeline_drop; 0 = none */
     int32_t *tokens;  /* by absolute position; the worker appends what it samples */
     int64_t n_prompt; /* tokens of the prompt proper: those behind it are generated */
     int64_t n_limit;  /* tokens in all when the answer has its full length */
@@ -49,6 +50,7 @@ struct di_launch {
     struct di_replay *replay; /* [n_chunks] */
     const int32_t **pages;    /* [lanes] page tables of this launch: the owner may change its own while the launch runs */
     bool *wants_logits;       /* [n_chunks] the chunk's last row is sampled */
+    bool *computed;           /* [n_chunks] result: false = the request had ended, no row was touched */
     int n_copies;             /* blocks to copy before the computation, in order; at most one a lane */
     struct di_block_copy *copies;
     int n_out; /* chunks that want logits, in order */
@@ -76,6 +78,10 @@ uint64_t di_pipeline_bytes(int lanes, int vocab, int pages_per_lane);
 /* Give a launch the first n entries of a lane's page table. Copies only what differs in version from what the launch's table holds. */
 void di_pipeline_set_pages(struct di_pipeline *p, struct di_launch *l, int lane, const int32_t *pages, int n, uint64_t version);
 struct di_lane *di_pipeline_lane(struct di_pipeline *p, int lane);
+/* The lane is filled: launches may name it. */
+void di_pipeline_open_lane(struct di_pipeline *p, int lane);
+/* Launches that are not begun compute no rows any more of the lane that has this name, if there is one; its request must be ended soon. Any thread. */
+void di_pipeline_drop(struct di_pipeline *p, uint64_t name);
 /* The launch to fill next, empty, with its number. Its predecessor but one must have been waited for. */
 struct di_launch *di_pipeline_next(struct di_pipeline *p);
 void di_pipeline_launch(struct di_pipeline *p, struct di_launch *l);
