@@ -71,7 +71,7 @@ static void add_request(struct di_buf *b, bool stream, size_t tokens)
                      "{\"messages\":[{\"role\":\"user\",\"content\":\"Say hello.\"}],\"ignore_eos\":true,\"max_tokens\":%zu,\"stream\":%s}",
                      tokens, stream ? "true" : "false");
     di_buf_clear(b);
-    di_buf_addf(b, "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", n,
+    di_buf_addf(b, "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", n,
                 body);
 }
 
@@ -175,7 +175,7 @@ static void run_streams(void)
 
 static void run_idle(void)
 {
-    static const char request[] = "GET /health HTTP/1.1\r\nHost: x\r\n\r\n";
+    static const char request[] = "GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n";
     for (size_t i = 0; i < g.n; i++) {
         open_conn(&g.conns[i], request, sizeof request - 1);
         wait_for(0);

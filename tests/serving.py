@@ -176,7 +176,7 @@ def chat_body(text, **fields):
 
 def chat_request(text="Say hello.", headers=None, version="1.1", **fields):
     body = json.dumps(chat_body(text, **fields)).encode()
-    lines = {"Host": "test", "Content-Type": "application/json", "Content-Length": len(body), **(headers or {})}
+    lines = {"Host": "localhost", "Content-Type": "application/json", "Content-Length": len(body), **(headers or {})}
     head = f"POST /v1/chat/completions HTTP/{version}\r\n" + "".join(f"{k}: {v}\r\n" for k, v in lines.items()) + "\r\n"
     return head.encode() + body
 

@@ -21,7 +21,7 @@ from program import NANO, ROOT, Count, Program
 from serving import WAIT, Server, Stream, ask, chat_body, chat_request, in_thread, read_all
 
 count = Count()
-HELLO = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
+HELLO = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
 def status_of(data):
@@ -149,7 +149,7 @@ def test_metrics(s):
 
 def test_framing(s):
     body = json.dumps(chat_body("hi", max_tokens=1)).encode()
-    post = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nConnection: close\r\n"
+    post = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nConnection: close\r\n"
     refused = {
         "no host": (b"GET /health HTTP/1.1\r\n\r\n", 400),
         "two hosts": (b"GET /health HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", 400),
@@ -160,12 +160,12 @@ def test_framing(s):
         "huge length": (post + b"Content-Length: 99999999999999999999999\r\n\r\n", 400),
         "other coding": (post + b"Transfer-Encoding: gzip, chunked\r\n\r\n", 501),
         "coding in 1.0": (b"POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400),
-        "bare line feed": (b"GET /health HTTP/1.1\r\nHost: x\nA: b\r\n\r\n", 400),
-        "folded": (b"GET /health HTTP/1.1\r\nHost: x\r\nA: b\r\n c\r\n\r\n", 400),
+        "bare line feed": (b"GET /health HTTP/1.1\r\nHost: localhost\nA: b\r\n\r\n", 400),
+        "folded": (b"GET /health HTTP/1.1\r\nHost: localhost\r\nA: b\r\n c\r\n\r\n", 400),
         "blank before colon": (b"GET /health HTTP/1.1\r\nHost : x\r\n\r\n", 400),
-        "zero byte": (b"GET /health HTTP/1.1\r\nHost: x\r\nA: \0\r\n\r\n", 400),
-        "blank in target": (b"GET /he alth HTTP/1.1\r\nHost: x\r\n\r\n", 400),
-        "no version": (b"GET /health\r\nHost: x\r\n\r\n", 400),
+        "zero byte": (b"GET /health HTTP/1.1\r\nHost: localhost\r\nA: \0\r\n\r\n", 400),
+        "blank in target": (b"GET /he alth HTTP/1.1\r\nHost: localhost\r\n\r\n", 400),
+        "no version": (b"GET /health\r\nHost: localhost\r\n\r\n", 400),
         "HTTP/2 preface": (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 505),
         "TLS on a plain port": (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\0" * 60, 400),
         "no HTTP": (b"\r\n\r\n\r\n{}\r\n\r\n", 400),
@@ -173,11 +173,11 @@ def test_framing(s):
         "chunk size": (post + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n", 400),
         "chunk end": (post + b"Transfer-Encoding: chunked\r\n\r\n2\r\n{}xx", 400),
         "chunk overflow": (post + b"Transfer-Encoding: chunked\r\n\r\nfffffffffffffffffff\r\n", 400),
-        "long target": (b"GET /" + b"a" * 9000 + b" HTTP/1.1\r\nHost: x\r\n\r\n", 414),
+        "long target": (b"GET /" + b"a" * 9000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n", 414),
         "long target, unfinished": (b"GET /" + b"a" * 40000, 414),
-        "huge header": (b"GET / HTTP/1.1\r\nHost: x\r\nA: " + b"a" * 40000 + b"\r\n\r\n", 431),
-        "huge header, unfinished": (b"GET / HTTP/1.1\r\nHost: x\r\nA: " + b"a" * 200000, 431),
-        "many headers": (b"GET / HTTP/1.1\r\nHost: x\r\n" + b"A: b\r\n" * 200 + b"\r\n", 431),
+        "huge header": (b"GET / HTTP/1.1\r\nHost: localhost\r\nA: " + b"a" * 40000 + b"\r\n\r\n", 431),
+        "huge header, unfinished": (b"GET / HTTP/1.1\r\nHost: localhost\r\nA: " + b"a" * 200000, 431),
+        "many headers": (b"GET / HTTP/1.1\r\nHost: localhost\r\n" + b"A: b\r\n" * 200 + b"\r\n", 431),
     }
     for name, (data, expected) in refused.items():
         got = s.raw(data)
@@ -215,7 +215,7 @@ def test_keep_alive(s):
         yield r.status == 200, r
     c.close()
     yield s.metrics()["deepinfer_connections_accepted_total"] - before == 2, "connections"
-    got = s.raw(b"GET /health HTTP/1.1\r\nHost: x\r\nConnection: Close\r\n\r\n")
+    got = s.raw(b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: Close\r\n\r\n")
     yield status_of(got) == 200 and b"Connection: close" in got, got
 
 
@@ -234,7 +234,7 @@ def test_http10(s):
 
 
 def test_pipelining(s):
-    got = s.raw(HELLO * 50 + b"GET /version HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+    got = s.raw(HELLO * 50 + b"GET /version HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
     yield statuses(got) == [200] * 51 and got.endswith(b"}"), got[-300:]
     got = s.raw(chat_request(max_tokens=2) + chat_request(max_tokens=3, stream=True) + HELLO
                 + chat_request(max_tokens=1, headers={"Connection": "close"}))
@@ -272,18 +272,18 @@ def test_bad_bodies(s):
 
 def test_large_bodies(program):
     with Server(program, "--max-body", 1) as s:
-        r = s.raw(b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 1073741824\r\n\r\n")
+        r = s.raw(b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 1073741824\r\n\r\n")
         yield status_of(r) == 413 and b"Connection: close" in r and b"X-Request-Id: req_" in r, r
-        r = s.raw(b"POST /v1/messages HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 1073741824\r\n\r\n" + b"x" * 3000000)
+        r = s.raw(b"POST /v1/messages HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 1073741824\r\n\r\n" + b"x" * 3000000)
         yield status_of(r) == 413 and b"request_too_large" in r and b"\r\nRequest-Id: req_" in r, r
-        r = s.raw(b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+        r = s.raw(b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
                   + b"10000\r\n%s\r\n" % (b"x" * 65536) * 40)
         yield status_of(r) == 413, r
         yield s.metrics()["deepinfer_reading_bytes"] == 0, "accounts"
         held = []
         for _ in range(9):  # nine bodies of almost 1 MiB, of which eight fit
             c = s.connect()
-            c.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 1048576\r\n\r\n"
+            c.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 1048576\r\n\r\n"
                       + b" " * 1048000)
             held.append(c)
         s.until(lambda: s.metrics()["deepinfer_reading_bytes"] > 7.9e6)
@@ -294,7 +294,7 @@ def test_large_bodies(program):
         yield s.until(lambda: s.metrics()["deepinfer_reading_bytes"] == 0) is not None, "given back"
     with Server(program, "--max-body", 1, "--max-batch", 1) as s:  # 32 bodies of requests under way
         body = json.dumps(chat_body("hi", max_tokens=60000, ignore_eos=True, metadata={"a": "b" * 900000}))
-        request = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s" % (
+        request = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s" % (
             len(body), body.encode())
         held, answer = [], b""
         while len(held) < 40 and not answer:  # one after the other: the bound on bodies being read is lower
@@ -314,7 +314,7 @@ def test_large_bodies_hold_up_nobody(program):
 
     def post(path, body):
         data = json.dumps(body).encode()
-        return b"POST %s HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s" % (path, len(data), data)
+        return b"POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s" % (path, len(data), data)
 
     with Server(program) as s:
 
@@ -354,7 +354,7 @@ def test_time_limits(program):
         with s.connect() as c:  # slow loris: a byte now and then
             c.sendall(b"GET /health HTTP/1.1\r\n")
             got = b""
-            for b in b"Host: x\r\nX: " + b"y" * 100:
+            for b in b"Host: localhost\r\nX: " + b"y" * 100:
                 time.sleep(0.05)
                 try:
                     c.send(bytes([b]))
@@ -365,7 +365,7 @@ def test_time_limits(program):
                     break
             yield status_of(got) == 408 and time.monotonic() - start < 3, got
         with s.connect() as c:
-            c.sendall(b"POST /v1/messages HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n{")
+            c.sendall(b"POST /v1/messages HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n{")
             got = read_all(c)
             yield status_of(got) == 408 and b'"type":"error"' in got.replace(b" ", b""), got
         start = time.monotonic()
@@ -387,6 +387,23 @@ def test_connections(program):
         for c in held:
             c.close()
         yield s.until(lambda: s.raw(HELLO.replace(b"Host", b"Connection: close\r\nHost")).startswith(b"HTTP/1.1 200")) is not None, "room again"
+
+
+def test_names_of_the_host(program):
+    """A page that lets its own name point here is refused; names of this machine, named ones, and clients with keys are not."""
+    def ask(s, host):
+        return status_of(s.raw(b"GET /v1/models HTTP/1.1\r\nConnection: close\r\nHost: %s\r\n\r\n" % host))
+
+    with Server(program, "--allowed-host", "llm.example") as s:
+        for host in (b"localhost", b"LOCALHOST:80", b"127.0.0.1:8000", b"127.9.9.9", b"[::1]:8000", b"a.localhost", b"llm.example:443"):
+            yield ask(s, host) == 200, host
+        for host in (b"evil.example", b"127.evil.example", b"evil.example:8000", b"127.0.0.1.evil.example", b"xlocalhost", b"[::2]", b"10.0.0.1"):
+            yield ask(s, host) == 403, host
+        got = s.raw(b"POST /v1/messages HTTP/1.1\r\nConnection: close\r\nHost: evil.example\r\nContent-Length: 0\r\n\r\n")
+        yield status_of(got) == 403 and b"permission_error" in got and b"--allowed-host" in got, got
+        yield status_of(s.raw(b"GET /health HTTP/1.0\r\n\r\n")) == 200, "no name at all"
+    with Server(program, "--allowed-host", "*") as s:
+        yield ask(s, b"evil.example") == 200, "any"
 
 
 def test_few_descriptors(program):
@@ -420,16 +437,16 @@ def report_36_first_request_of_odd_clients(s):
     body = json.dumps(chat_body("hi", max_tokens=1)).encode()
     tail = b"Content-Type: application/json\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s" % (len(body), body)
     first = {
-        "Java: offer of HTTP/2": b"POST /v1/chat/completions HTTP/1.1\r\nConnection: Upgrade, HTTP2-Settings\r\nHost: x\r\nHTTP2-Settings: AAEAAEAAAAIAAAABAAMAAABkAAQBAAAAAAUAAEAA\r\n"
+        "Java: offer of HTTP/2": b"POST /v1/chat/completions HTTP/1.1\r\nConnection: Upgrade, HTTP2-Settings\r\nHost: localhost\r\nHTTP2-Settings: AAEAAEAAAAIAAAABAAMAAABkAAQBAAAAAAUAAEAA\r\n"
         b"Upgrade: h2c\r\nUser-Agent: Java-http-client/17\r\n" + tail,
-        "curl": b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nUser-Agent: curl/7.88.1\r\nAccept: */*\r\n" + tail,
-        "agent": b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\naccept: application/json\r\nx-stainless-retry-count: 0\r\nx-stainless-lang: js\r\n"
+        "curl": b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nUser-Agent: curl/7.88.1\r\nAccept: */*\r\n" + tail,
+        "agent": b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\naccept: application/json\r\nx-stainless-retry-count: 0\r\nx-stainless-lang: js\r\n"
         b"accept-encoding: gzip,deflate\r\nauthorization: Bearer sk-none\r\n" + tail,
-        "browser": b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nOrigin: http://x\r\nSec-Fetch-Mode: cors\r\nCookie: a=b; c=d\r\n" + tail,
-        "models probe": b"GET /v1/models HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
-        "body with GET": b"GET /v1/models HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 2\r\n\r\n{}",
-        "HEAD of the root": b"HEAD /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
-        "ab": b"GET /health HTTP/1.0\r\nHost: x\r\nUser-Agent: ApacheBench/2.3\r\nAccept: */*\r\n\r\n",
+        "browser": b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nOrigin: http://x\r\nSec-Fetch-Mode: cors\r\nCookie: a=b; c=d\r\n" + tail,
+        "models probe": b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
+        "body with GET": b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 2\r\n\r\n{}",
+        "HEAD of the root": b"HEAD /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
+        "ab": b"GET /health HTTP/1.0\r\nHost: localhost\r\nUser-Agent: ApacheBench/2.3\r\nAccept: */*\r\n\r\n",
     }
     for name, data in first.items():
         got = s.raw(data, timeout=20)
@@ -681,7 +698,7 @@ def report_34_error_in_the_middle(program):
         next(iterator)
         m = s.connect()
         body = json.dumps(chat_body("hi", max_tokens=60000, stream=True, ignore_eos=True)).encode()
-        m.sendall(b"POST /v1/messages HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
+        m.sendall(b"POST /v1/messages HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
         m.recv(1, socket.MSG_PEEK)  # it has begun
         whole = s.connect()
         whole.sendall(chat_request(max_tokens=60000, ignore_eos=True))
@@ -928,7 +945,8 @@ def test_logs(program):
 
 SHARED = [test_routes, test_ids, test_page, test_metrics, test_framing, test_slow_bytes, test_keep_alive, test_http10, test_pipelining,
           test_expect_continue, test_bad_bodies, test_resets, report_36_first_request_of_odd_clients]
-OWN = [test_large_bodies, test_large_bodies_hold_up_nobody, test_time_limits, test_connections, test_few_descriptors, test_queue_full, test_keys, test_cors,
+OWN = [test_names_of_the_host, test_large_bodies, test_large_bodies_hold_up_nobody, test_time_limits, test_connections, test_few_descriptors,
+       test_queue_full, test_keys, test_cors,
        report_61_disconnect_frees_the_slot, report_62_disconnect_in_the_queue, test_disconnect_while_preparing,
        report_64_retry_resumes_from_what_was_prefilled, report_65_cancel_hits_nobody_else,
        test_slow_readers, report_29_long_prompt_first_byte_report_30_by_the_clock, test_health_means_steps, report_34_error_in_the_middle,

@@ -11,7 +11,7 @@
 struct options {
     struct di_load_options load;
     const char *host, *unix_socket, *tls_cert, *tls_key, *api_keys, *cors_origin, *access_log, *log_format;
-    struct di_str_list names;
+    struct di_str_list names, hosts;
     int64_t port, cache_blocks, seed, max_connections, max_body, max_queue, max_output, store, turn_memory;
     double timeout, head_timeout, body_timeout, idle_timeout, write_timeout, drain_timeout, comment, stall;
     bool strict_models, usage_on_finish, reasoning_twin, blank_lines;
@@ -49,6 +49,9 @@ static const struct di_option table[] = {
     {"cors-origin", DI_OPT_STRING, AT(cors_origin), NULL, 0, 0, NULL, "ORIGIN", "Let pages of this origin ask, * is all; default none.",
      false},
 
+    {"allowed-host", DI_OPT_LIST, AT(hosts), NULL, 0, 0, NULL, "NAME",
+     "Without keys and on a loopback address, requests must name a loopback host; this one may be named, too (behind a proxy). * is any.",
+     false},
     {"max-connections", DI_OPT_INT, AT(max_connections), "16384", 1, 1 << 20, NULL, "N", "Open connections; more get 503.", false},
     {"max-body", DI_OPT_INT, AT(max_body), "32", 1, 4096, NULL, "MIB", "Longest request body; larger ones get 413.", false},
     {"max-queue", DI_OPT_INT, AT(max_queue), "1024", 0, 1 << 20, NULL, "N", "Requests that may wait beyond --max-batch; more get 429.",
@@ -126,6 +129,8 @@ static void server_config(const struct options *o, struct di_server_config *c)
                                    .tls_key = o->tls_key,
                                    .api_keys = o->api_keys,
                                    .cors_origin = o->cors_origin,
+                                   .hosts = (const char *const *)o->hosts.items,
+                                   .n_hosts = o->hosts.count,
                                    .access_log = o->access_log,
                                    .json_log = strcmp(o->log_format, "json") == 0,
                                    .messages = stderr,

@@ -471,15 +471,18 @@ static void end_all(struct di_core *e, const di_error *err)
  * prompt, where it was asked for, and at the end (leave). */
 static void enter_computed(struct di_core *e, const struct di_launch *l)
 {
-    for (int k = 0; k < l->n_chunks && e->reuse; k++) {
+    for (int k = 0; k < l->n_chunks; k++) {
         const struct di_chunk *c = &l->chunks[k];
         struct slot *s = &e->slots[c->slot];
         if (s->state == SLOT_FREE)
             continue;
-        if (!l->computed[k]) {
-            s->n_rows -= c->n; /* nothing was written there */
-            continue;
+        if (!l->computed[k]) { /* nothing was written there */
+            s->n_rows -= c->n;
+            if (c->pos0 < s->req->n_resume)
+                e->stats.prompt_rows -= (uint64_t)c->n;
         }
+        if (!l->computed[k] || !e->reuse)
+            continue;
         int64_t before = s->n_computed, now = before + c->n;
         struct request *q = s->req;
         s->n_computed = now;

@@ -329,6 +329,37 @@ static void answer_preflight(struct di_call *c)
     di_http_reply(c->http, 204, NULL, di_buf_str(&c->server->extra), (struct di_str){0});
 }
 
+static bool is_loopback(struct di_str host)
+{
+    static const char *const names[] = {"localhost", "::1", "[::1]"};
+    struct di_str sub = DI_STR(".localhost");
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (di_http_same_word(host, names[i]))
+            return true;
+    if (host.n > sub.n && di_http_same_word((struct di_str){host.p + host.n - sub.n, sub.n}, sub.p))
+        return true;
+    for (size_t i = 0; i < host.n; i++)
+        if (host.p[i] != '.' && (host.p[i] < '0' || host.p[i] > '9'))
+            return false;
+    return di_str_starts(host, DI_STR("127."));
+}
+
+/* Who is open to everybody on this machine is not open to web pages: a page can let its own name point here (DNS rebinding), but the browser then
+ * sends that name. */
+static bool is_host_allowed(const struct di_server *s, const struct di_http_request *r)
+{
+    struct di_str host = di_http_header(&r->head, "host"), listens = {s->config.host, s->config.host ? strlen(s->config.host) : 0};
+    if (s->keys || !host.n || !is_loopback(listens) || strcmp(di_http_peer(r), "unix") == 0)
+        return true;
+    size_t end = di_str_find(host, host.p[0] == '[' ? DI_STR("]") : DI_STR(":"), 0);
+    if (end != SIZE_MAX)
+        host.n = host.p[0] == '[' ? end + 1 : end;
+    for (size_t i = 0; i < s->config.n_hosts; i++)
+        if (strcmp(s->config.hosts[i], "*") == 0 || di_http_same_word(host, s->config.hosts[i]))
+            return true;
+    return is_loopback(host);
+}
+
 void di_server_on_head(void *ctx, struct di_http_request *r)
 {
     struct di_server *s = ctx;
@@ -341,6 +372,10 @@ void di_server_on_head(void *ctx, struct di_http_request *r)
     take_ids(c);
     c->row = find_row(&r->head, &status);
     c->dialect = dialect_of(&r->head, c->row);
+    if (!is_host_allowed(s, r)) {
+        refuse(c, 403, NULL, 0, "this server is for its own machine and does not know that Host; --allowed-host names further ones");
+        return;
+    }
     if (di_str_eqc(r->head.method, "OPTIONS")) {
         answer_preflight(c);
         return;

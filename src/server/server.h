@@ -24,9 +24,11 @@ struct di_server_config {    /* strings are borrowed until destroy */
     const char *tls_cert, *tls_key; /* both or none; for TCP sockets */
     const char *api_keys;           /* file (auth.h), or NULL: everybody may ask */
     const char *cors_origin;        /* "*", an origin, or NULL: no CORS headers */
-    const char *access_log;         /* file, "-" for stderr, or NULL */
-    bool json_log;                  /* access log and messages as JSON lines */
-    FILE *messages;                 /* where messages go */
+    const char *const *hosts;       /* [n_hosts] further names by which this machine may be asked (--allowed-host) */
+    size_t n_hosts;
+    const char *access_log; /* file, "-" for stderr, or NULL */
+    bool json_log;          /* access log and messages as JSON lines */
+    FILE *messages;         /* where messages go */
     struct di_http_limits limits;
     size_t held;                       /* bytes of bodies of requests under way; more are refused with 503 */
     int max_waiting;                   /* requests beyond those that run; more are refused with 429 */
