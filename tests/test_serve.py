@@ -108,6 +108,7 @@ def test_page(s):
 def test_metrics(s):
     before = s.metrics()
     s.chat(max_tokens=5, ignore_eos=True)
+    s.chat(max_tokens=1, n=3)
     r = s.get("/metrics")
     yield r.headers["content-type"].startswith("text/plain; version=0.0.4"), r
     names = set()
@@ -124,10 +125,10 @@ def test_metrics(s):
                  "generation_tokens_total", "request_success_total", "num_preemptions_total", "prefix_cache_queries_total",
                  "prefix_cache_hits_total"):
         yield "vllm:" + name in names, name
-    for name in ("num_running_reqs", "num_queue_reqs", "token_usage", "cache_hit_rate"):
+    for name in ("num_running_reqs", "num_queue_reqs", "token_usage", "cache_hit_rate", "num_used_tokens"):
         yield "sglang:" + name in names, name
     for name in ("time_to_first_token_seconds", "inter_token_latency_seconds", "e2e_request_latency_seconds", "request_queue_time_seconds",
-                 "request_prompt_tokens", "request_generation_tokens", "iteration_tokens_total"):
+                 "request_prompt_tokens", "request_generation_tokens", "request_params_n", "iteration_tokens_total"):
         own = [line for line in r.body.decode().split("\n") if line.startswith(f"vllm:{name}_bucket")]
         values = [float(line.rsplit(" ", 1)[1]) for line in own]
         yield values == sorted(values) and values and 'le="+Inf"' in own[-1], own
@@ -139,7 +140,9 @@ def test_metrics(s):
     status = s.get("/api/status").json()
     yield status["model"] == "nano" and status["kv_blocks"] > 0 and status["memory"]["total"] > 1e6 and status["generation_tokens"] >= 5, status
     after = s.metrics()
-    yield after["deepinfer_generation_tokens_total"] - before["deepinfer_generation_tokens_total"] == 5, after
+    yield after["deepinfer_generation_tokens_total"] - before["deepinfer_generation_tokens_total"] == 5 + 3, after
+    yield after["deepinfer_request_answers_count"] - before["deepinfer_request_answers_count"] == 2, after
+    yield after["deepinfer_request_answers_sum"] - before["deepinfer_request_answers_sum"] == 4, after
     yield after['deepinfer_requests_finished_total{finished_reason="length"}'] > 0, after
     yield after['deepinfer_http_responses_total{class="2xx"}'] > before['deepinfer_http_responses_total{class="2xx"}'], after
 

@@ -122,7 +122,8 @@ di_status di_core_submit(struct di_core *e, const struct di_request *r, int64_t 
 di_status di_core_check(const struct di_core *e, const struct di_request *r, di_error *err);
 /* End a request at the next step, in whatever state it is. False if it is not (or no longer) known. */
 bool di_core_cancel(struct di_core *e, int64_t id);
-/* A request of this name is about to be cancelled: launches that are not begun leave it out at once. Any thread; di_core_cancel must follow. */
+/* A request of this name is about to be cancelled: launches that are not begun leave it out at once. Any thread; di_core_cancel must
+ * follow. */
 void di_core_drop(struct di_core *e, uint64_t name);
 /* Launch a step, handle the results of the one before. *busy is false when nothing is running, waiting or under way. An error of one
  * request ends that request; an error returned here is the model's and ends all. */

@@ -132,8 +132,8 @@ static di_status compute_and_leave(void *ctx, const struct di_step *step, di_err
     return di_null_compute(&l->f.model, step, err);
 }
 
-/* From the moment on at which somebody is known to leave, launches that are not begun compute nothing for it. What it has computed is whole: who
- * comes again goes on there. */
+/* From the moment on at which somebody is known to leave, launches that are not begun compute nothing for it. What it has computed is
+ * whole: who comes again goes on there. */
 static void test_who_leaves_costs_no_more_rows(void **state)
 {
     static int32_t room[2][CONTEXT];

@@ -80,7 +80,8 @@ void di_pipeline_set_pages(struct di_pipeline *p, struct di_launch *l, int lane,
 struct di_lane *di_pipeline_lane(struct di_pipeline *p, int lane);
 /* The lane is filled: launches may name it. */
 void di_pipeline_open_lane(struct di_pipeline *p, int lane);
-/* Launches that are not begun compute no rows any more of the lane that has this name, if there is one; its request must be ended soon. Any thread. */
+/* Launches that are not begun compute no rows any more of the lane that has this name, if there is one; its request must be ended soon. Any
+ * thread. */
 void di_pipeline_drop(struct di_pipeline *p, uint64_t name);
 /* The launch to fill next, empty, with its number. Its predecessor but one must have been waited for. */
 struct di_launch *di_pipeline_next(struct di_pipeline *p);

@@ -190,6 +190,15 @@ static void take_early(void *ctx, void *to, const di_output *o)
     take_record(sub->call, sub, o);
 }
 
+static void count_answers(struct di_server_counters *t, size_t n)
+{
+    int i = 0;
+    while (i < DI_N_ANSWER_EDGES && n > (size_t)1 << i)
+        i++;
+    t->answers[i] += n > 0;
+    t->n_answers += n;
+}
+
 /* The preparing thread is done with it. */
 static void prepared(struct di_call *c)
 {
@@ -197,6 +206,7 @@ static void prepared(struct di_call *c)
     di_error err;
     c->state = DI_CALL_RUNNING;
     c->n_unfinished = c->n_subs;
+    count_answers(&s->counters, c->n_subs);
     s->live += c->counted && c->n_subs > 1 ? c->n_subs - 1 : 0;
     c->sent_ns = di_clock_ns();
     if (c->refused && c->http) {

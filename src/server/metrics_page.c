@@ -59,6 +59,7 @@ static void add_engine(struct di_buf *b, const struct di_server *s, const char *
          "Part of the cache's blocks held by requests, 0 to 1."},
         {NULL, "gpu_cache_usage_perc", NULL, GAUGE, share(used, e->blocks), "The same under its older name."},
         {"generation_tokens_per_second", NULL, "gen_throughput", GAUGE, s->tokens_per_second, "Sampled tokens a second, lately."},
+        {NULL, NULL, "num_used_tokens", GAUGE, used * 64, "Tokens that the blocks held by requests have room for."},
         {"cache_blocks", NULL, NULL, GAUGE, e->blocks, "Blocks of 64 tokens in the cache."},
         {"cache_free_blocks", NULL, NULL, GAUGE, e->free_blocks, "Of them, held by no request; what they hold may still be reused."},
         {"prompt_tokens_total", "prompt_tokens_total", "prompt_tokens_total", COUNTER, (double)e->prompt_tokens,
@@ -157,6 +158,20 @@ static void add_histogram(struct di_buf *b, const di_histogram *h, const char *p
     di_buf_addf(b, "%s%s_count%s%.*s%s %llu\n", prefix, name, n ? "{" : "", n, labels, n ? "}" : "", (unsigned long long)h->count);
 }
 
+/* n, or the prompts of a list times n: the engine sees each of these as a request of its own. */
+static void add_answers(struct di_buf *b, const struct di_server *s, const char *labels)
+{
+    di_histogram h = {.help = "Answers that a request asked for.", .sum = (double)s->counters.n_answers, .n_edges = DI_N_ANSWER_EDGES};
+    for (int i = 0; i <= DI_N_ANSWER_EDGES; i++) {
+        h.buckets[i] = s->counters.answers[i];
+        h.count += h.buckets[i];
+        if (i < DI_N_ANSWER_EDGES)
+            h.edges[i] = 1 << i;
+    }
+    add_histogram(b, &h, "deepinfer_", "request_answers", "");
+    add_histogram(b, &h, "vllm:", "request_params_n", labels);
+}
+
 static void add_histograms(struct di_buf *b, const struct di_server *s, const char *model)
 {
     di_histogram h;
@@ -164,6 +179,7 @@ static void add_histograms(struct di_buf *b, const struct di_server *s, const ch
     if (!atomic_load(&s->attached))
         return;
     di_buf_addf(&labels, "%s,", model);
+    add_answers(b, s, labels.p ? labels.p : "");
     for (int i = 0; di_engine_get_histogram(s->engine, (di_histogram_id)i, &h, sizeof h, NULL) == DI_OK; i++)
         add_histogram(b, &h, "deepinfer_", h.name, "");
     for (size_t i = 0; i < sizeof twins / sizeof *twins; i++)

@@ -344,8 +344,8 @@ static bool is_loopback(struct di_str host)
     return di_str_starts(host, DI_STR("127."));
 }
 
-/* Who is open to everybody on this machine is not open to web pages: a page can let its own name point here (DNS rebinding), but the browser then
- * sends that name. */
+/* Who is open to everybody on this machine is not open to web pages: a page can let its own name point here (DNS rebinding), but the
+ * browser then sends that name. */
 static bool is_host_allowed(const struct di_server *s, const struct di_http_request *r)
 {
     struct di_str host = di_http_header(&r->head, "host"), listens = {s->config.host, s->config.host ? strlen(s->config.host) : 0};

@@ -85,11 +85,14 @@ struct di_preparers {
 };
 
 #define DI_N_STATUS_CLASSES 6
+#define DI_N_ANSWER_EDGES 6 /* 1, 2, 4, ... 32 */
 struct di_server_counters {
     uint64_t by_class[DI_N_STATUS_CLASSES]; /* responses by status / 100; 0: no response */
     uint64_t limited;                       /* 429 */
     uint64_t gone;                          /* clients that left before the end */
     uint64_t comments;
+    uint64_t answers[DI_N_ANSWER_EDGES + 1]; /* requests by the answers that they ask for; the last: more */
+    uint64_t n_answers;
 };
 
 struct di_server {
