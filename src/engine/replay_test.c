@@ -1,6 +1,5 @@
 /* Bounded replay (engine/replay.h, spec/model.md §8): what it saves changes no bit of what it keeps, and exact requests never see it. */
 #include "engine/core.h"
-#include "engine/golden.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -8,6 +7,8 @@
 #include <stdlib.h>
 
 #include <cmocka.h>
+
+#include "engine/tiny_fixture.h"
 
 #define MOST 330
 #define ANSWER 10
@@ -24,24 +25,6 @@ static uint32_t rng(void)
 {
     rng_state = rng_state * 6364136223846793005u + 1442695040888963407u;
     return (uint32_t)(rng_state >> 33);
-}
-
-static struct di_model *open_tiny(const char *name, const char *isa)
-{
-    char dir[256];
-    struct di_model *m;
-    struct di_golden g;
-    di_error err = {0};
-    snprintf(dir, sizeof dir, DI_SOURCE_DIR "/tests/data/vectors/%s", name);
-    assert_int_equal(di_golden_open(dir, dir, &g, &err), DI_OK);
-    const struct di_tensor *map = di_golden_field(&g, NULL, "engram_token_map");
-    struct di_model_params p = {
-        .max_rows = 340, .max_context = 400, .threads = 1, .isa = isa, .token_map = map ? (const int32_t *)(const void *)map->data : NULL};
-    assert_true(di_numerics_by_name("bf16", &p.numerics));
-    if (di_model_open(dir, &p, &m, &err) != DI_OK)
-        fail_msg("%s: %s", name, err.message);
-    di_golden_close(&g);
-    return m;
 }
 
 static void random_ids(int32_t *ids, int n, int vocab)

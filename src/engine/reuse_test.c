@@ -1,7 +1,6 @@
 /* No wrong reuse: requests that share prefixes in a small pool, with evictions, cancels, preemption and tenants, give the same tokens and
  * the same log-probabilities as each one alone with an empty cache (src/cache/prefix.h promises; spec/model.md §8.1 exact). */
 #include "engine/core.h"
-#include "engine/golden.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -9,6 +8,8 @@
 #include <stdlib.h>
 
 #include <cmocka.h>
+
+#include "engine/tiny_fixture.h"
 
 #define MOST 320
 #define ANSWER 12
@@ -110,24 +111,6 @@ static bool same_sample(const struct di_sample *a, const struct di_sample *b)
     for (size_t i = 0; same && i < a->n_top; i++)
         same = a->top[i].id == b->top[i].id && memcmp(&a->top[i].logprob, &b->top[i].logprob, sizeof(float)) == 0;
     return same;
-}
-
-static struct di_model *open_tiny(const char *name, const char *isa)
-{
-    char dir[256];
-    struct di_model *m;
-    struct di_golden g;
-    di_error err = {0};
-    snprintf(dir, sizeof dir, DI_SOURCE_DIR "/tests/data/vectors/%s", name);
-    assert_int_equal(di_golden_open(dir, dir, &g, &err), DI_OK);
-    const struct di_tensor *map = di_golden_field(&g, NULL, "engram_token_map");
-    struct di_model_params p = {
-        .max_rows = 320, .max_context = 400, .threads = 1, .isa = isa, .token_map = map ? (const int32_t *)(const void *)map->data : NULL};
-    assert_true(di_numerics_by_name("bf16", &p.numerics));
-    if (di_model_open(dir, &p, &m, &err) != DI_OK)
-        fail_msg("%s: %s", name, err.message);
-    di_golden_close(&g);
-    return m;
 }
 
 static void check_alone(struct di_core *cold, struct request *r, const struct answer *got)
