@@ -35,7 +35,7 @@ struct di_block_counts {
 
 di_status di_block_pool_init(struct di_block_pool *p, int n, di_error *err); /* n >= 0; on failure nothing is left allocated */
 void di_block_pool_fini(struct di_block_pool *p);
-uint64_t di_block_pool_bytes(int n);
+uint64_t di_block_pool_bytes(int n); /* that init allocates */
 
 static inline int di_block_available(const struct di_block_pool *p)
 {

@@ -31,7 +31,7 @@ uint64_t di_core_bytes(const struct di_config *c, struct di_numerics numerics, c
     di_kv_store_bytes(&layout, config->max_batch, pool_blocks(config, context), context, &g, &s);
     struct di_reuse_params reuse = {
         .states = config->states, .window = c->sliding_window, .layers = c->num_hidden_layers, .max_tokens = context};
-    return g + s + (uint64_t)config->max_batch * sizeof(struct slot) +
+    return g + s + di_block_pool_bytes(pool_blocks(config, context)) + (uint64_t)config->max_batch * sizeof(struct slot) +
            di_pipeline_bytes(config->max_batch, c->vocab_size, di_kv_blocks_for(context)) +
            (config->no_reuse ? 0 : di_reuse_bytes(&layout, pool_blocks(config, context), &reuse));
 }

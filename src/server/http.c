@@ -677,19 +677,14 @@ void di_http_drain(struct di_http *h)
     settle(h);
 }
 
-void di_http_drop_all(struct di_http *h, const char *why)
-{
-    for (struct di_http_conn *c = h->conns; c; c = c->next)
-        gone(c, why);
-    settle(h);
-}
-
 void di_http_destroy(struct di_http *h)
 {
     if (!h)
         return;
     stop_listening(h);
-    di_http_drop_all(h, "the server stops");
+    for (struct di_http_conn *c = h->conns; c; c = c->next)
+        gone(c, "the server stops");
+    settle(h);
     if (h->timer)
         event_free(h->timer);
     SSL_CTX_free(h->tls);

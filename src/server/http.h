@@ -81,8 +81,6 @@ di_status di_http_listen(struct di_http *h, int fd, bool tls, di_error *err);
 di_status di_http_use_tls(struct di_http *h, const char *cert, const char *key, di_error *err);
 /* Close the listening sockets and idle connections; others close after their present response. */
 void di_http_drain(struct di_http *h);
-/* Close connections with a request under way, too (on_gone). */
-void di_http_drop_all(struct di_http *h, const char *why);
 const struct di_http_counters *di_http_counters(const struct di_http *h);
 
 /* A whole response. `extra`: further header lines, each with \r\n, or empty. type NULL: no body type. */
