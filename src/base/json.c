@@ -396,6 +396,67 @@ bool di_json_double(const struct di_json *v, double *out)
     return isfinite(*out);
 }
 
+/* A literal's value as 0.ddd x 10^point: its significant digits begin and end with one that is not 0. */
+struct decimal {
+    const char *at, *end; /* the digits, perhaps with a '.' among them; empty for 0 */
+    bool negative;
+    int64_t point;
+};
+
+/* False if the exponent has more digits than anybody computes with. */
+static bool read_decimal(struct di_str text, struct decimal *d)
+{
+    const char *p = text.p, *end = text.p + text.n, *mantissa_end = p;
+    int64_t exponent = 0, before = 0; /* digits before the '.', less the zeros in front */
+    bool dot = false;
+    *d = (struct decimal){.negative = p < end && *p == '-'};
+    for (p += d->negative; p < end && *p != 'e' && *p != 'E'; p++) {
+        if (*p == '.') {
+            dot = true;
+            continue;
+        }
+        if (*p != '0' && !d->at)
+            d->at = p;
+        if (*p != '0')
+            mantissa_end = p + 1;
+        before += !dot && d->at;
+        before -= dot && !d->at;
+    }
+    if (!d->at) {
+        d->negative = false;
+        return true;
+    }
+    d->end = mantissa_end;
+    if (p < end) {
+        bool down = *++p == '-';
+        for (p += *p == '-' || *p == '+'; p < end; p++) {
+            if (exponent > INT64_MAX / 100)
+                return false;
+            exponent = 10 * exponent + (*p - '0');
+        }
+        exponent = down ? -exponent : exponent;
+    }
+    d->point = before + exponent;
+    return true;
+}
+
+bool di_json_same_number(const struct di_json *a, const struct di_json *b)
+{
+    struct decimal x, y;
+    if (di_str_eq(a->text, b->text))
+        return true;
+    if (!read_decimal(a->text, &x) || !read_decimal(b->text, &y) || x.negative != y.negative || x.point != y.point)
+        return false;
+    for (;; x.at++, y.at++) {
+        x.at += x.at < x.end && *x.at == '.';
+        y.at += y.at < y.end && *y.at == '.';
+        if (x.at == x.end || y.at == y.end)
+            return x.at == x.end && y.at == y.end;
+        if (*x.at != *y.at)
+            return false;
+    }
+}
+
 const char *di_json_type_name(const struct di_json *v)
 {
     static const char *const names[] = {"null", "boolean", "number", "string", "array", "object"};

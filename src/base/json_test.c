@@ -78,6 +78,42 @@ static void test_depth_and_duplicates(void **state)
     di_arena_fini(&a);
 }
 
+static void test_same_numbers(void **state)
+{
+    (void)state;
+    /* Lists of equal numbers; no number equals one of another list. */
+    static const char *const lists[] = {"[0,-0,0.0,0e5,0E-99999999999999999999,-0.000]",
+                                        "[1,1.0,1e0,10e-1,0.1E+1,1.000,0.0001e4,1e00]",
+                                        "[-1,-1.0,-0.1e1]",
+                                        "[100,1e2,1E+02,100.00,0.1e3,1000e-1]",
+                                        "[1000,1e3]",
+                                        "[0.1,1e-1,0.10,0.01e1]",
+                                        "[0.01,1e-2]",
+                                        "[101,1.01e2,10.1e1]",
+                                        "[9007199254740993,9007199254740993.0,9.007199254740993e15,9007199254740993000e-3]",
+                                        "[9007199254740992]",
+                                        "[18446744073709551615,1844674407370955161.5e1]",
+                                        "[18446744073709551616]",
+                                        "[1e400,10e399]",
+                                        "[1e401]",
+                                        "[0.1000000000000000055511151231257827,1000000000000000055511151231257827e-34]",
+                                        "[1e99999999999999999999]",
+                                        "[1e-99999999999999999999]"};
+    enum { N = sizeof lists / sizeof *lists };
+    struct di_arena a;
+    struct di_json *v[N];
+    di_arena_init(&a);
+    for (int i = 0; i < N; i++)
+        assert_int_equal(di_json_parse(di_str_c(lists[i]), NULL, &a, &v[i], NULL), DI_OK);
+    for (int i = 0; i < N; i++)
+        for (int j = 0; j < N; j++)
+            for (const struct di_json *x = v[i]->child; x; x = x->next)
+                for (const struct di_json *y = v[j]->child; y; y = y->next)
+                    if (di_json_same_number(x, y) != (i == j))
+                        fail_msg("%.*s and %.*s", (int)x->text.n, x->text.p, (int)y->text.n, y->text.p);
+    di_arena_fini(&a);
+}
+
 static void test_many_keys_in_linear_time(void **state)
 {
     (void)state;
@@ -103,6 +139,7 @@ int main(void)
         cmocka_unit_test(test_spaced_layout),
         cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_depth_and_duplicates),
+        cmocka_unit_test(test_same_numbers),
         cmocka_unit_test(test_many_keys_in_linear_time),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -243,13 +243,12 @@ void di_turn_memory_put(struct di_turn_memory *m, const struct di_turn *turn)
 
 static bool same_json(const struct di_json *a, const struct di_json *b)
 {
-    double x, y;
     if (a->type != b->type)
         return false;
     switch (a->type) {
     case DI_JSON_NULL: return true;
     case DI_JSON_BOOL: return a->boolean == b->boolean;
-    case DI_JSON_NUMBER: return di_str_eq(a->text, b->text) || (di_json_double(a, &x) && di_json_double(b, &y) && x == y);
+    case DI_JSON_NUMBER: return di_json_same_number(a, b);
     case DI_JSON_STRING: return di_str_eq(a->text, b->text);
     default: break;
     }
