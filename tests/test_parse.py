@@ -80,18 +80,20 @@ def is_json(text):
 
 
 def calls_of(text, pos, dsml, quirks):
-    calls = []
+    """The calls, and whether the last of them was closed."""
+    calls, closed = [], True
     close = "</" + dsml
     while hit := first(text, pos, ["invoke name=\"", close + " calls>", close + "tool_calls>"]):
         kind, _, pos = hit
         end = text.find("\"", pos)
         if kind or end < 0:
             break
-        name, args, pos, any_key = spell(text[pos:end]), "", end + 1, False
+        name, args, pos, any_key, closed = spell(text[pos:end]), "", end + 1, False, False
         while hit := first(text, pos, ["parameter name=" if quirks else "parameter name=\"", close]):
             kind, _, pos = hit
             if kind:
                 args += "}" if any_key else "{}"
+                closed = True
                 break
             args += (", " if any_key else "{") if quirks else (", \"" if any_key else "{\"")
             any_key = True
@@ -116,7 +118,7 @@ def calls_of(text, pos, dsml, quirks):
         else:
             pos = len(text)
         calls.append({"name": name, "arguments": args})
-    return calls
+    return calls, closed
 
 
 def restate(case, quirks):
@@ -158,12 +160,12 @@ def restate(case, quirks):
         elif part == "before" and tag != think:
             content += tag if tag in "{[" else ""
             part = "inside"
-    calls = calls_of(text, pos, dsml, quirks) if in_block else []
+    calls, closed = calls_of(text, pos, dsml, quirks) if in_block else ([], True)
     fin = case["backend_finish"]
     behind = text[text.find("\"", text.find("invoke name=\"", pos) + 13) + 1:]
     if quirks and fin == "stop" and len(calls) == 1 and behind and any(t.startswith(behind) for t in ("parameter name", f"</{dsml}"[:-1])):
         return {"reasoning_content": spell(reasoning), "content": spell(content), "tool_calls": calls, "finish_reason": "stop"}
-    finish = "stop" if stopped else "tool_calls" if fin == "stop" and calls else fin
+    finish = "stop" if stopped else "tool_calls" if fin == "stop" and calls and (closed or quirks) else fin
     return {"reasoning_content": spell(reasoning), "content": spell(content), "tool_calls": calls, "finish_reason": finish}
 
 
@@ -311,6 +313,12 @@ def join(deltas):
     return message | {"tool_calls": calls, "finish_reason": deltas[-1].get("finish_reason")}
 
 
+def ours(message):
+    """The vectors' finish is the library's, which says tool_calls also if the last call was not closed."""
+    cut = message["tool_calls"] and not is_json(message["tool_calls"][-1]["arguments"])
+    return message | {"finish_reason": "stop"} if cut and message["finish_reason"] == "tool_calls" else message
+
+
 def shown(case, got, want):
     return json.dumps({"case": {k: v for k, v in case.items() if k != "restated"}, "got": got, "want": want}, ensure_ascii=False)
 
@@ -322,10 +330,13 @@ def test_vectors(count, binary):
     for c in cases:
         c["text"], c["json_mode"] = c["completion"], False
         c["expect"]["tool_calls"] = [{k: t[k] for k in ("name", "arguments")} for t in c["expect"]["tool_calls"]]
+        c["expect"] = ours(c["expect"])
     got = binary.lines([inputs(c, "text") for c in cases])
     count.group("hand-written completions", ((g == c["expect"], shown(c, g, c["expect"])) for c, g in zip(cases, got)))
     with open(os.path.join(data, "recipe_outputs.jsonl"), encoding="utf-8") as f:
         drawn = [json.loads(line) for line in f]
+    for c in drawn:
+        c["expect"] = ours(c["expect"])
     for form in ("pieces", "segments", "token_ids"):
         some = [c for c in drawn if form in c]
         got = binary.lines([inputs(c, form) for c in some])

@@ -206,9 +206,23 @@ static void name_call(struct di_completion *c)
     di_call_id_write(c->message.calls[index].id, index, c->chat->thinking && c->message.reasoning.n == 0, random);
 }
 
+static bool may_call(void *arg, struct di_str name)
+{
+    const struct di_completion *c = arg;
+    const struct di_chat_tool *t = c->chat->tools;
+    while (t && !(t->offered && di_str_eq(t->name, name)))
+        t = t->next;
+    return t;
+}
+
 static void on_event(void *arg, const struct di_parse_event *event)
 {
     struct di_completion *c = arg;
+    struct di_parse_event done = *event;
+    if (c->enough && event->kind == DI_EVENT_DONE && event->finish == DI_FINISH_STOP) { /* inside the call after the one that was wanted */
+        done.finish = DI_FINISH_TOOL_CALLS;
+        event = &done;
+    }
     c->enough = c->enough || (c->chat->single_call && event->kind == DI_EVENT_CALL && event->index > 0);
     if (c->enough && event->kind != DI_EVENT_DONE)
         return;
@@ -228,6 +242,8 @@ static di_status make_parser(struct di_completion *c, di_error *err)
         .json_mode = chat->json_mode && chat->protocol == DI_PROTOCOL_CHAT,
         .hide_control = chat->sampling.skip_special_tokens != 0,
         .include_stop = chat->sampling.include_stop_str_in_output == 1,
+        .offered = may_call,
+        .refuse_not_offered = chat->forced,
         .stop = chat->sampling.stop,
         .n_stop = chat->sampling.n_stop,
     };
@@ -369,6 +385,10 @@ static bool on_token(void *ctx, const struct di_sample *s)
         return true;
     if (di_parser_feed_id(c->parser, c->text->tokenizer, s->id, &c->err) != DI_OK)
         return false;
+    if (c->chat->forced && di_parser_refused(c->parser)) {
+        di_fail(&c->err, DI_ERR_FORMAT, "tool_choice", "a tool was to be called, but the model called one that was not offered");
+        return false;
+    }
     return !di_parser_stopped(c->parser) && !c->enough;
 }
 

@@ -3,8 +3,8 @@
 #include "base/json.h"
 #include "base/utf8.h"
 
-/* States of §3.2 and §3.5. CONTENT and the three JSON states exclude each other. */
-enum state { REASONING, CONTENT, JSON_BEFORE, JSON_INSIDE, JSON_AFTER, BLOCK, NAME, ARGS, KEY, TYPE, STRING, RAW, DONE };
+/* States of §3.2 and §3.5. CONTENT and the three JSON states exclude each other. QUOTED: content from the markup of a refused call on. */
+enum state { REASONING, CONTENT, QUOTED, JSON_BEFORE, JSON_INSIDE, JSON_AFTER, BLOCK, NAME, ARGS, KEY, TYPE, STRING, RAW, DONE };
 #define IN(s) (1u << (s))
 
 enum action {
@@ -12,6 +12,7 @@ enum action {
     THINK_END,   /* reasoning ends */
     BLOCK_BEGIN, /* of calls */
     STRAY,       /* dropped */
+    SPELL,       /* shown whatever hide_control says */
     JSON_FENCE,
     JSON_BARE, /* the matched byte belongs to the JSON */
     JSON_END,
@@ -39,10 +40,11 @@ struct literal {
 #define DSML       \
     "\xEF\xBD\x9C" \
     "DSML\xEF\xBD\x9C" /* 10 bytes */
+#define SHOWN (IN(REASONING) | IN(CONTENT) | IN(QUOTED) | IN(JSON_INSIDE) | IN(NAME) | IN(KEY) | IN(STRING) | IN(RAW))
 static const struct literal literals[] = {
     {"</think>", 0, 8, true, false, IN(REASONING), THINK_END},
     {"<" DSML, 1, 11, true, true, IN(REASONING) | IN(CONTENT) | IN(JSON_BEFORE) | IN(JSON_AFTER), BLOCK_BEGIN},
-    {"</think>", 0, 8, false, false, IN(CONTENT) | IN(JSON_BEFORE), STRAY},
+    {"</think>", 0, 8, false, false, IN(CONTENT) | IN(QUOTED) | IN(JSON_BEFORE), STRAY},
     {"```json\n", 0, 0, false, false, IN(JSON_BEFORE), JSON_FENCE},
     {"```\n", 0, 0, false, false, IN(JSON_BEFORE), JSON_FENCE},
     {"{", 0, 0, false, false, IN(JSON_BEFORE), JSON_BARE},
@@ -58,10 +60,15 @@ static const struct literal literals[] = {
     {"true\">", 0, 0, false, false, IN(TYPE), STRING_BEGIN},
     {"false\">", 0, 0, false, false, IN(TYPE), RAW_BEGIN},
     {"</" DSML, 2, 12, false, false, IN(STRING) | IN(RAW), VALUE_END},
+    /* Ids that are half a tag: the letters around them are text, so without the id the tag would be shown in part. */
+    {DSML, 0, 10, false, false, SHOWN, SPELL},
+    {"<dsml:", 0, 6, false, false, SHOWN, SPELL},
+    {"</dsml:", 0, 7, false, false, SHOWN, SPELL},
 };
 #define N_LITERALS (sizeof literals / sizeof *literals)
-#define STOP_STATES (IN(CONTENT) | IN(JSON_INSIDE))
+#define STOP_STATES (IN(CONTENT) | IN(QUOTED) | IN(JSON_INSIDE))
 #define DEFAULT_CALL_BYTES ((size_t)16 << 20)
+#define QUOTE_BYTES ((size_t)64 << 10) /* a block whose first call's name is not known by then is not quoted, but dropped */
 
 struct pattern {
     const char *bytes;
@@ -98,6 +105,12 @@ struct di_parser {
     struct di_buf decoded, quoted; /* scratch */
     enum di_parse_event_kind kind; /* of `text` */
     struct di_buf name, raw;
+    /* A block may turn out to be text: newlines before it, then pairs of a byte and whether it is of a control id. */
+    size_t quote_lf;
+    struct di_buf quote;
+    bool quoting;
+    bool (*offered)(void *arg, struct di_str name);
+    bool refuse, refused;
     uint32_t n_calls;
     bool any_key;
     size_t call_bytes, max_call_bytes;
@@ -172,6 +185,7 @@ static void sink(struct di_parser *p, char byte, bool ctrl)
     switch (p->state) {
     case REASONING:
     case CONTENT:
+    case QUOTED:
     case JSON_INSIDE:
     case KEY:
     case STRING: di_buf_addc(&p->run, byte); break;
@@ -252,8 +266,60 @@ static void enter(struct di_parser *p, enum state s)
     }
 }
 
+static void step(struct di_parser *p, char byte, bool ctrl);
+
+static void note_for_quote(struct di_parser *p, const char *bytes, size_t n, bool ctrl)
+{
+    for (size_t i = 0; i < n; i++) {
+        di_buf_addc(&p->quote, bytes[i]);
+        di_buf_addc(&p->quote, (char)ctrl);
+    }
+    if (p->quote.n > 2 * QUOTE_BYTES) {
+        p->quoting = false;
+        clear(p, &p->quote);
+    }
+}
+
+static void begin_block(struct di_parser *p, const struct pattern *t, size_t lf)
+{
+    p->quoting = p->offered && !p->refuse && !p->json_mode;
+    p->quote_lf = lf;
+    if (p->quoting) {
+        note_for_quote(p, t->bytes, t->ctrl_lo, false);
+        note_for_quote(p, t->bytes + t->ctrl_lo, t->n - t->ctrl_lo, true);
+    }
+    enter(p, BLOCK);
+}
+
+/* The tool was not offered. Nothing of the call leaves as a call: it is text if nothing was called before it, else it is dropped, because
+ * text does not stand behind calls. */
+static void refuse_call(struct di_parser *p)
+{
+    struct di_buf quote = p->quote;
+    p->notes |= DI_NOTE_NOT_OFFERED;
+    p->refused = p->n_calls == 0 && !p->quoting;
+    p->quote = (struct di_buf){0};
+    enter(p, p->quoting ? QUOTED : DONE);
+    clear(p, &p->name);
+    if (p->quoting) {
+        p->quoting = false;
+        for (size_t i = 0; i < p->quote_lf; i++)
+            step(p, '\n', false);
+        for (size_t i = 0; i + 1 < quote.n; i += 2)
+            step(p, quote.p[i], quote.p[i + 1]);
+    }
+    clear(p, &quote);
+    di_buf_fini(&quote);
+}
+
 static void begin_call(struct di_parser *p)
 {
+    if (p->offered && !p->offered(p->arg, di_buf_str(&p->name))) {
+        refuse_call(p);
+        return;
+    }
+    p->quoting = false;
+    clear(p, &p->quote);
     emit_text(p);
     di_utf8_add_lossy(&p->decoded, di_buf_str(&p->name));
     struct di_parse_event ev = {.kind = DI_EVENT_CALL, .index = p->n_calls, .text = di_buf_str(&p->decoded), .stop_index = SIZE_MAX};
@@ -262,6 +328,7 @@ static void begin_call(struct di_parser *p)
     p->emit(p->arg, &ev);
     clear(p, &p->decoded);
     clear(p, &p->name);
+    enter(p, ARGS);
 }
 
 /* A raw value that is no JSON (or nested deeper than 512) is sent as a string, unless the end of the output cut it off (§3.3). */
@@ -285,7 +352,8 @@ static void end_raw(struct di_parser *p, bool cut)
     clear(p, &p->raw);
 }
 
-static void act(struct di_parser *p, const struct pattern *t)
+/* `lf`: newlines that went with the match. */
+static void act(struct di_parser *p, const struct pattern *t, size_t lf)
 {
     switch (t->action) {
     case FOUND_STOP:
@@ -300,7 +368,13 @@ static void act(struct di_parser *p, const struct pattern *t)
         p->trim = false;
         enter(p, p->state);
         break;
-    case BLOCK_BEGIN: enter(p, BLOCK); break;
+    case SPELL:
+        p->trim = false;
+        for (size_t i = 0; i < t->n; i++)
+            sink(p, t->bytes[i], false);
+        enter(p, p->state);
+        break;
+    case BLOCK_BEGIN: begin_block(p, t, lf); break;
     case JSON_FENCE: enter(p, JSON_INSIDE); break;
     case JSON_BARE:
         enter(p, JSON_INSIDE);
@@ -311,15 +385,15 @@ static void act(struct di_parser *p, const struct pattern *t)
         p->call_bytes = 0;
         enter(p, NAME);
         break;
-    case CALL_BEGIN:
-        begin_call(p);
-        enter(p, ARGS);
-        break;
+    case CALL_BEGIN: begin_call(p); break;
     case CALL_END:
         add_arguments(p, p->any_key ? "}" : "{}");
         enter(p, BLOCK);
         break;
-    case BLOCK_END: enter(p, DONE); break;
+    case BLOCK_END:
+        p->quoting = false;
+        enter(p, DONE);
+        break;
     case KEY_BEGIN:
         add_arguments(p, p->any_key ? ", \"" : "{\"");
         p->any_key = true;
@@ -356,6 +430,8 @@ static void step(struct di_parser *p, char byte, bool ctrl)
             return;
         p->trim = ctrl && p->hide_control; /* a hidden id is as if it weren't there */
     }
+    if (p->quoting)
+        note_for_quote(p, &byte, 1, ctrl);
     hold(p, byte, ctrl);
     size_t keep = 0;
     for (size_t k = 0; k < p->n_active; k++) {
@@ -371,7 +447,7 @@ static void step(struct di_parser *p, char byte, bool ctrl)
                 before = held(p);
             release(p, before);
             drop_last(p, held(p));
-            act(p, t);
+            act(p, t, need - t->n);
             return;
         }
         if (need > keep)
@@ -457,7 +533,7 @@ static di_status lay_out(struct di_parser *p, di_error *err)
         longest = n > longest ? n : longest;
     }
     p->held_cap = longest * 2; /* room for `longest` and the next byte; twice, so that moving down is rare */
-    size_t bytes = total * sizeof(uint32_t) + stops + p->held_cap * 2; /* far from SIZE_MAX: at most 35 patterns below 2^31 */
+    size_t bytes = total * sizeof(uint32_t) + stops + p->held_cap * 2; /* far from SIZE_MAX: at most 37 patterns below 2^31 */
     p->storage = di_malloc(bytes);
     if (!p->storage)
         return di_fail(err, DI_ERR_MEMORY, "", "out of memory for a parser of %zu bytes", bytes);
@@ -496,6 +572,8 @@ di_status di_parser_create(const struct di_parser_settings *s, di_parse_emit *em
     p->hide_control = s->hide_control;
     p->include_stop = s->include_stop;
     p->recover = s->recover_unclosed_reasoning;
+    p->offered = s->offered;
+    p->refuse = s->refuse_not_offered;
     p->max_call_bytes = s->max_call_bytes ? s->max_call_bytes : DEFAULT_CALL_BYTES;
     p->stop_index = SIZE_MAX;
     collect_patterns(p, s);
@@ -521,13 +599,14 @@ void di_parser_destroy(struct di_parser *p)
     di_buf_fini(&p->quoted);
     di_buf_fini(&p->name);
     di_buf_fini(&p->raw);
+    di_buf_fini(&p->quote);
     di_free(p->storage);
     di_free(p);
 }
 
 static di_status memory_ok(const struct di_parser *p, di_error *err)
 {
-    bool failed = p->failed || p->run.failed || p->text.failed || p->name.failed || p->raw.failed;
+    bool failed = p->failed || p->run.failed || p->text.failed || p->name.failed || p->raw.failed || p->quote.failed;
     return failed ? di_fail(err, DI_ERR_MEMORY, "", "out of memory while parsing the output") : DI_OK;
 }
 
@@ -560,9 +639,10 @@ di_status di_parser_finish(struct di_parser *p, enum di_finish backend, di_error
         p->notes |= DI_NOTE_END_INSIDE_CALL;
     ev.kind = DI_EVENT_DONE;
     ev.notes = p->notes;
-    ev.finish = p->stop_index != SIZE_MAX                 ? DI_FINISH_STOP_STRING
-                : backend == DI_FINISH_STOP && p->n_calls ? DI_FINISH_TOOL_CALLS
-                                                          : backend;
+    bool open = IN(p->state) & (IN(ARGS) | IN(KEY) | IN(TYPE) | IN(STRING) | IN(RAW)); /* a call that was announced and not closed */
+    ev.finish = p->stop_index != SIZE_MAX                          ? DI_FINISH_STOP_STRING
+                : backend == DI_FINISH_STOP && p->n_calls && !open ? DI_FINISH_TOOL_CALLS
+                                                                   : backend;
     p->emit(p->arg, &ev);
     return memory_ok(p, err);
 }
@@ -572,6 +652,7 @@ enum di_parse_phase di_parser_phase(const struct di_parser *p)
     switch (p->state) {
     case REASONING: return DI_PHASE_REASONING;
     case CONTENT:
+    case QUOTED:
     case JSON_BEFORE:
     case JSON_INSIDE:
     case JSON_AFTER: return DI_PHASE_CONTENT;
@@ -583,4 +664,9 @@ enum di_parse_phase di_parser_phase(const struct di_parser *p)
 bool di_parser_stopped(const struct di_parser *p)
 {
     return p->stop_index != SIZE_MAX;
+}
+
+bool di_parser_refused(const struct di_parser *p)
+{
+    return p->refused;
 }

@@ -44,14 +44,20 @@ bool di_finish_from_name(struct di_str name, enum di_finish *out);
 
 struct di_parser_settings {
     enum di_parse_start start;
-    bool tools_declared;             /* without tools the markup of calls is text */
-    bool json_mode;                  /* pass only the JSON of the content (§3.5) */
-    bool spelling;                   /* match tags by their characters */
-    bool hide_control;               /* control ids that are no markup where they stand vanish; otherwise their spelling is text */
+    bool tools_declared; /* without tools the markup of calls is text */
+    bool json_mode;      /* pass only the JSON of the content (§3.5) */
+    bool spelling;       /* match tags by their characters */
+    bool hide_control; /* control ids that are no markup where they stand vanish, but for those that are half a tag (`｜DSML｜`); otherwise
+                          their spelling is text */
     bool include_stop;               /* the matched stop string stays in the content */
     bool recover_unclosed_reasoning; /* §3.7: a turn that ended by itself inside the reasoning becomes content */
     const struct di_str *stop;       /* up to DI_PARSE_MAX_STOP, none empty; copied */
     size_t n_stop;
+    /* May the tool of this name be called? Gets the `arg` of the events; NULL: any may. A call of another one is never announced. If nothing
+     * was called before, its markup is content as it stands, and so is all that follows it; but with refuse_not_offered and in JSON mode it
+     * is dropped, and di_parser_refused. Behind other calls it is dropped, and what follows it. */
+    bool (*offered)(void *arg, struct di_str name);
+    bool refuse_not_offered;
     size_t max_call_bytes; /* bytes of name, keys and values that one call may have; the rest is dropped. 0 means 16 MiB */
 };
 #define DI_PARSE_MAX_STOP 16
@@ -66,7 +72,7 @@ enum di_parse_event_kind {
 };
 
 /* Things worth a log line; bits of `notes`. */
-enum { DI_NOTE_TEXT_AFTER_END = 1, DI_NOTE_END_INSIDE_CALL = 2, DI_NOTE_CALL_TOO_LONG = 4 };
+enum { DI_NOTE_TEXT_AFTER_END = 1, DI_NOTE_END_INSIDE_CALL = 2, DI_NOTE_CALL_TOO_LONG = 4, DI_NOTE_NOT_OFFERED = 8 };
 
 struct di_parse_event {
     enum di_parse_event_kind kind;
@@ -103,5 +109,7 @@ enum di_parse_phase { DI_PHASE_REASONING, DI_PHASE_CONTENT, DI_PHASE_TOOLS, DI_P
 enum di_parse_phase di_parser_phase(const struct di_parser *p);
 /* A stop string was found: nothing that the model writes from here on matters. */
 bool di_parser_stopped(const struct di_parser *p);
+/* The answer consists of the call of a tool that was not offered. */
+bool di_parser_refused(const struct di_parser *p);
 
 #endif

@@ -73,6 +73,12 @@ static void run(const struct di_parser_settings *settings, const uint8_t *data, 
     di_message_fini(&s.message);
 }
 
+static bool even_length(void *arg, struct di_str name)
+{
+    (void)arg;
+    return name.n % 2 == 0;
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 {
@@ -89,6 +95,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
                                    .hide_control = data[1] & 8,
                                    .include_stop = data[1] & 16,
                                    .recover_unclosed_reasoning = data[1] & 32,
+                                   .offered = data[1] & 64 ? even_length : NULL,
+                                   .refuse_not_offered = data[1] & 128,
                                    .stop = sets[data[2] % 4],
                                    .n_stop = data[2] / 4 % 4,
                                    .max_call_bytes = data[3]};

@@ -66,6 +66,21 @@ static void same_text(const char *name, const char *what, struct di_str got, str
         fail_msg("%s: %s is\n%.*s\ninstead of\n%.*s", name, what, (int)got.n, got.p ? got.p : "", (int)want.n, want.p ? want.p : "");
 }
 
+/* The vectors' finish is the official library's, which says tool_calls also if the last call was not closed. */
+static struct di_str finish_of(const struct di_json *message)
+{
+    const struct di_json *calls = di_json_get(message, "tool_calls");
+    struct di_str finish = di_json_get(message, "finish_reason")->text;
+    struct di_arena arena;
+    struct di_json *v;
+    di_arena_init(&arena);
+    if (calls->count && di_str_eqc(finish, "tool_calls") &&
+        di_json_parse(di_json_get(di_json_at(calls, calls->count - 1), "arguments")->text, NULL, &arena, &v, NULL) != DI_OK)
+        finish = DI_STR("stop");
+    di_arena_fini(&arena);
+    return finish;
+}
+
 static void check(const struct expected *e, const struct di_message *m)
 {
     const struct di_json *x = e->message, *calls = di_json_get(x, "tool_calls");
@@ -81,7 +96,7 @@ static void check(const struct expected *e, const struct di_message *m)
         same_text(e->name, "name", di_buf_str(&m->calls[i].name), di_json_get(di_json_at(calls, i), "name")->text);
         same_text(e->name, "arguments", di_buf_str(&m->calls[i].arguments), di_json_get(di_json_at(calls, i), "arguments")->text);
     }
-    same_text(e->name, "finish", di_str_c(di_finish_name(m->finish)), di_json_get(x, "finish_reason")->text);
+    same_text(e->name, "finish", di_str_c(di_finish_name(m->finish)), finish_of(x));
 }
 
 static void run_and_check(const struct di_parser_settings *s, const struct completion *c, size_t cut, size_t step, enum di_finish fin,
@@ -322,9 +337,59 @@ struct small {
 
 static const struct di_str two_stops[] = {{"ab", 2}, {"b", 1}};
 
-static const struct di_str overlapping = {"aab", 3};
+static const struct di_str overlapping = {"aab", 3}, name_stop = {"name=", 5};
+
+static bool never(void *arg, struct di_str name)
+{
+    (void)arg;
+    (void)name;
+    return false;
+}
+
+static bool only_f(void *arg, struct di_str name)
+{
+    (void)arg;
+    return di_str_eqc(name, "f");
+}
+
+#define OPEN TEXT("<"), CONTROL(D)
 
 static const struct small smalls[] = {
+    /* half a tag is never shown: a stray closing tag, one without tools, one inside a value */
+    {{.start = DI_START_CONTENT, .hide_control = true, .tools_declared = true},
+     {TEXT("\na</"), CONTROL(D), TEXT(" parameter>b")},
+     DI_FINISH_STOP,
+     MSG("\"\"", "\"a</" D " parameter>b\"", "", "\"stop\"")},
+    {{.start = DI_START_REASONING, .hide_control = true},
+     {OPEN, TEXT(" calls>"), CONTROL("</think>"), TEXT("\n</"), CONTROL("</dsml:")},
+     DI_FINISH_STOP,
+     MSG("\"<" D " calls>\"", "\"</</dsml:\"", "", "\"stop\"")},
+    {{.start = DI_START_TOOL_BLOCK, .hide_control = true, .tools_declared = true},
+     {TEXT("invoke name=\"f\">parameter name=\"a\" string=\"true\"><"), CONTROL(D), TEXT("x</"), CONTROL(D), TEXT("p></"), CONTROL(D)},
+     DI_FINISH_STOP,
+     MSG("\"\"", "\"\"", "{\"name\": \"f\", \"arguments\": \"{\\\"a\\\": \\\"<" D "x\\\"}\"}", "\"tool_calls\"")},
+    /* a call of a tool that was not offered is text, whole, and so is what follows; stop strings see it */
+    {{.start = DI_START_CONTENT, .hide_control = true, .tools_declared = true, .offered = only_f},
+     {TEXT("a\n\n<"), CONTROL(D), TEXT(" calls><"), CONTROL(D), TEXT(" invoke name=\"g\">b"), CONTROL("<think>")},
+     DI_FINISH_STOP,
+     MSG("\"\"", "\"a\\n\\n<" D " calls><" D " invoke name=\\\"g\\\">b\"", "", "\"stop\"")},
+    {{.start = DI_START_REASONING, .hide_control = true, .tools_declared = true, .offered = only_f, .stop = &name_stop, .n_stop = 1},
+     {TEXT("w\n<"), CONTROL(D), TEXT("invoke name=\"g\">b")},
+     DI_FINISH_STOP,
+     MSG("\"w\"", "\"\\n<" D "invoke \"", "", "\"stop\"")},
+    /* or nothing: if a call is demanded, in JSON mode, behind another call */
+    {{.start = DI_START_TOOL_BLOCK, .tools_declared = true, .offered = only_f, .refuse_not_offered = true},
+     {TEXT("invoke name=\"g\">invoke name=\"f\">")},
+     DI_FINISH_STOP,
+     MSG("\"\"", "\"\"", "", "\"stop\"")},
+    {{.start = DI_START_CONTENT, .tools_declared = true, .offered = only_f, .json_mode = true},
+     {OPEN, TEXT("invoke name=\"g\">{}")},
+     DI_FINISH_STOP,
+     MSG("\"\"", "\"\"", "", "\"stop\"")},
+    {{.start = DI_START_CONTENT, .tools_declared = true, .offered = only_f},
+     {OPEN, TEXT("invoke name=\"f\"></"), CONTROL(D), TEXT("x>invoke name=\"g\">invoke name=\"f\">")},
+     DI_FINISH_STOP,
+     MSG("\"\"", "\"\"", "{\"name\": \"f\", \"arguments\": \"{}\"}", "\"tool_calls\"")},
     /* a control id that is no markup: text, or nothing */
     {{.start = DI_START_REASONING},
      {CONTROL("<think>"), TEXT("\na"), CONTROL("<think>"), CONTROL("</think>"), TEXT("<think>b")},
@@ -347,7 +412,7 @@ static const struct small smalls[] = {
     {{.start = DI_START_TOOL_BLOCK},
      {CONTROL("invoke name=\""), TEXT("invoke name=\"f\"")},
      DI_FINISH_STOP,
-     MSG("\"\"", "\"\"", "{\"name\": \"f\", \"arguments\": \"\"}", "\"tool_calls\"")},
+     MSG("\"\"", "\"\"", "{\"name\": \"f\", \"arguments\": \"\"}", "\"stop\"")},
     /* half a character at the end of a channel, and one that two stretches share */
     {{.start = DI_START_REASONING},
      {TEXT("a\xE4\xBD"), CONTROL("</think>"), TEXT("b\xE4"), TEXT("\xBD\xA0\xE4")},
@@ -383,7 +448,7 @@ static const struct small smalls[] = {
     {{.start = DI_START_TOOL_BLOCK, .spelling = true},
      {TEXT("invoke name=\"f\">parameter name=\"a\\\n\" string=\"false\">tru")},
      DI_FINISH_STOP,
-     MSG("\"\"", "\"\"", "{\"name\": \"f\", \"arguments\": \"{\\\"a\\\\\\\\\\\\n\\\": tru\"}", "\"tool_calls\"")},
+     MSG("\"\"", "\"\"", "{\"name\": \"f\", \"arguments\": \"{\\\"a\\\\\\\\\\\\n\\\": tru\"}", "\"stop\"")},
     /* values that only look like JSON become strings */
     {{.start = DI_START_TOOL_BLOCK, .spelling = true},
      {TEXT("invoke name=\"f\">parameter name=\"a\" false\">NaN</" D ">")},
@@ -565,7 +630,7 @@ static const char *const ordinary[] = {"<",
                                        "1",
                                        "\x01"};
 
-/* Every event is valid UTF-8, no hidden control id shows, whole equals bytewise. */
+/* Every event is valid UTF-8, no hidden control id shows but the one that is half a tag, whole equals bytewise. */
 static void test_random_streams(void **state)
 {
     (void)state;
@@ -584,6 +649,8 @@ static void test_random_streams(void **state)
                                        .tools_declared = next(&x) % 4 != 0,
                                        .json_mode = next(&x) % 4 == 0,
                                        .hide_control = true,
+                                       .offered = next(&x) % 2 ? never : NULL,
+                                       .refuse_not_offered = next(&x) % 2,
                                        .stop = stops,
                                        .n_stop = next(&x) % 3};
         struct events e[2] = {0};
@@ -592,7 +659,7 @@ static void test_random_streams(void **state)
         struct di_str whole = di_buf_str(&e[0].out);
         assert_true(di_str_eq(whole, di_buf_str(&e[1].out)));
         for (size_t k = 0; k < 6; k++)
-            assert_true(di_str_find(whole, di_str_c(controls[k]), 0) == SIZE_MAX);
+            assert_true(di_str_eqc(di_str_c(controls[k]), D) || di_str_find(whole, di_str_c(controls[k]), 0) == SIZE_MAX);
         for (size_t k = 0; k < 2; k++) {
             di_buf_fini(&e[k].kind);
             di_buf_fini(&e[k].text);
