@@ -139,17 +139,21 @@ def join_messages(items):
         elif data["type"] == "message_delta":
             message.update(data["delta"])
             message["usage"] = data["usage"]
-    if cut and message["stop_reason"] != "max_tokens":
+    if cut and message["stop_reason"] == "tool_use":
         problems.append("an input that is no JSON")
     return message, problems
 
 
 def parse_input(text):
-    """The input of a call and whether the limit cut it off."""
-    try:
-        return json.loads(text), False
-    except ValueError:
-        return {"arguments": text}, True
+    """The input of a call, of one that was cut off what was closed of it; and whether it was cut off."""
+    for end in range(len(text), 0, -1):
+        closed = end == len(text) and not text[-1].isdigit() or text[end:end + 1] == ","
+        for tail in [""] * (end == len(text)) + ["}"] * closed:
+            try:
+                return json.loads(text[:end] + tail), tail == "}"
+            except ValueError:
+                pass
+    return {}, True
 
 
 def join_responses(items):

@@ -251,8 +251,30 @@ def test_tools(c):
     again = c.chat(messages=history, tools=CHAT_TOOLS, max_tokens=60)
     yield again.choices[0].message.role == "assistant", again
     yield again.usage.prompt_tokens_details.cached_tokens >= r.usage.total_tokens - 1, (again.usage, r.usage)
-    old = c.openai.chat.completions.create(model="nano", messages=user(ASK_PRICE), functions=[PRICE], function_call="auto", temperature=0, max_tokens=160)
-    yield calls_of(old.choices[0].message)[0][0] == "get_price", old
+
+
+def test_calls_of_tools_that_were_not_offered(c):
+    """The model calls get_price, whatever it is offered: that is text, whole, or an error where a call is demanded."""
+    fields = {"temperature": 0, "max_tokens": 160}
+    named = {"type": "function", "function": {"name": "get_weather"}}
+    for thinking in ({}, {"thinking": OFF}):
+        for stream in (False, True):
+            body = {"messages": user(ASK_PRICE), "tools": CHAT_TOOLS[1:], "stream": stream, **fields, **thinking}
+            if stream:
+                body["stream_options"] = {"include_usage": True}
+            answer = c.post("chat", body)
+            whole = dialects.join_chat(dialects.events(answer.body))[0] if stream else answer.json()
+            choice = whole["choices"][0]
+            text = choice["message"]["content"]
+            yield choice["finish_reason"] == "stop" and not choice["message"].get("tool_calls"), whole
+            yield text.startswith("<｜DSML｜ calls>\n<｜DSML｜ invoke name=\"get_price\">") and text.endswith("</｜DSML｜ calls>"), text
+            for choice in ("required", named):
+                refused = c.post("chat", {**body, "tools": CHAT_TOOLS[1:] if choice == "required" else CHAT_TOOLS, "tool_choice": choice})
+                yield refused.status == (200 if stream else 400) and b"not offered" in refused.body and b"get_price" not in refused.body, refused
+    m = c.message(ASK_PRICE, tools=CLAUDE_TOOLS[1:])
+    yield [b.type for b in m.content] == ["thinking", "text"] and m.stop_reason == "end_turn", m
+    r = c.post("responses", {"input": ASK_PRICE, "tools": FLAT_TOOLS[1:], "temperature": 0, "max_output_tokens": 160}).json()
+    yield [i["type"] for i in r["output"]] == ["reasoning", "message"], r
 
 
 def report_12_forced_tools_while_thinking(c):

@@ -118,7 +118,12 @@ void di_write_openai_end(struct di_buf *b, const struct di_exchange *x, const ch
 const char *di_chat_finish(const struct di_answer *a);
 /* ,"stop_reason": the stop string, the id of a stop_token_ids entry that ended the answer, or null. */
 void di_write_stop_reason(struct di_buf *b, const struct di_exchange *x, const struct di_answer *a);
-/* The free text of a custom tool's arguments, {"input": "..."}, as a JSON string; arguments of another form as they are. */
+/* Did the call come to its end? */
+bool di_call_closed(const struct di_answer_call *c);
+/* The arguments as an object; of a call that was cut off the members that were closed. */
+void di_write_arguments(struct di_buf *b, const struct di_answer_call *c);
+/* The free text of a custom tool's arguments, {"input": "..."}, as a JSON string, also if it was cut off; arguments of another form as they
+ * are. */
 void di_write_custom_input(struct di_buf *b, const struct di_answer_call *c);
 /* Of chat and completions: the error and the end of the stream. */
 void di_openai_error_event(struct di_exchange *x, const struct di_http_error *e, struct di_buf *out);

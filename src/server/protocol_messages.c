@@ -182,23 +182,6 @@ static void error_event(struct di_exchange *x, const struct di_http_error *e, st
 
 /* ---------------------------------------------------------------- body */
 
-/* What is no object, because the limit cut it off, becomes one as the prompt shows such arguments (spec/encoding.md §2.7). */
-static void write_input(struct di_buf *b, const struct di_answer_call *c)
-{
-    struct di_arena arena;
-    struct di_json *v;
-    struct di_str raw = {c->arguments.p ? c->arguments.p : "", c->arguments.n};
-    di_arena_init(&arena);
-    if (di_json_parse(raw, NULL, &arena, &v, NULL) == DI_OK && v->type == DI_JSON_OBJECT) {
-        di_buf_addv(b, raw);
-    } else {
-        di_buf_adds(b, "{\"arguments\":");
-        di_json_write_string(b, raw);
-        di_buf_addc(b, '}');
-    }
-    di_arena_fini(&arena);
-}
-
 static void body(struct di_exchange *x, struct di_buf *out)
 {
     const struct di_answer *a = &x->answers[0];
@@ -222,7 +205,7 @@ static void body(struct di_exchange *x, struct di_buf *out)
         di_write_string(out, "id", di_buf_str(&a->calls[i].id));
         di_write_string(out, "name", di_buf_str(&a->calls[i].name));
         di_write_key(out, "input");
-        write_input(out, &a->calls[i]);
+        di_write_arguments(out, &a->calls[i]);
         di_buf_addc(out, '}');
         comma = ",";
     }

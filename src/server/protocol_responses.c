@@ -157,17 +157,6 @@ static void write_message(struct di_buf *b, const struct di_exchange *x, const s
     di_buf_adds(b, "]}");
 }
 
-/* What a search asks for, as an object. */
-static void write_object(struct di_buf *b, struct di_str text)
-{
-    struct di_arena arena;
-    struct di_json *v;
-    di_arena_init(&arena);
-    bool is = text.n && di_json_parse(text, NULL, &arena, &v, NULL) == DI_OK && v->type == DI_JSON_OBJECT;
-    di_buf_addv(b, is ? text : DI_STR("{}"));
-    di_arena_fini(&arena);
-}
-
 static void write_call(struct di_buf *b, const struct di_exchange *x, const struct di_answer_call *c, int index, const char *status,
                        bool whole)
 {
@@ -184,10 +173,10 @@ static void write_call(struct di_buf *b, const struct di_exchange *x, const stru
     if (c->space.n)
         di_write_string(b, "namespace", di_buf_str(&c->space));
     di_write_key(b, keys[kind]);
-    if (kind == SEARCH)
-        write_object(b, whole ? di_buf_str(&c->arguments) : DI_STR("{}"));
-    else if (!whole)
-        di_buf_adds(b, "\"\"");
+    if (!whole)
+        di_buf_adds(b, kind == SEARCH ? "{}" : "\"\"");
+    else if (kind == SEARCH)
+        di_write_arguments(b, c);
     else if (kind == CUSTOM)
         di_write_custom_input(b, c);
     else
@@ -200,11 +189,17 @@ static bool incomplete(const struct di_answer *a)
     return a->reason == DI_REASON_LENGTH;
 }
 
+/* The status of the last item. A model can end in the middle of a call. */
+static const char *last_status(const struct di_answer *a)
+{
+    return incomplete(a) || (a->n_calls && !di_call_closed(&a->calls[a->n_calls - 1])) ? "incomplete" : "completed";
+}
+
 /* Reasoning, message, calls: what the parser gives comes in this order. Only the last item can be cut off. */
 static void write_items(struct di_buf *b, const struct di_exchange *x, const struct di_answer *a)
 {
     int n = (a->reasoning.n > 0) + (a->content.n > 0) + (int)a->n_calls, i = 0;
-    const char *last = incomplete(a) ? "incomplete" : "completed";
+    const char *last = last_status(a);
     if (a->reasoning.n) {
         write_reasoning(b, x, a, i, i + 1 == n ? last : "completed", true);
         i++;
@@ -478,7 +473,7 @@ static void record(struct di_exchange *x, struct di_answer *a, const di_output *
 
 static void answer_end(struct di_exchange *x, struct di_answer *a, struct di_buf *out)
 {
-    close_item(x, a, incomplete(a) ? "incomplete" : "completed", out);
+    close_item(x, a, last_status(a), out);
 }
 
 static void end(struct di_exchange *x, struct di_buf *out)

@@ -82,7 +82,8 @@ void di_write_stop_reason(struct di_buf *b, const struct di_exchange *x, const s
         di_json_write_string(b, di_buf_str(&a->stop));
         return;
     }
-    for (const struct di_json *v = di_json_is(ids, DI_JSON_ARRAY) && a->reason == DI_REASON_STOP ? ids->child : NULL; v; v = v->next) {
+    bool ended = a->reason == DI_REASON_STOP || a->reason == DI_REASON_TOOL_CALLS;
+    for (const struct di_json *v = di_json_is(ids, DI_JSON_ARRAY) && ended ? ids->child : NULL; v; v = v->next) {
         int64_t id;
         if (di_json_int(v, &id) && id == a->last_token) {
             di_buf_addf(b, "%lld", (long long)id);
@@ -143,15 +144,88 @@ void di_write_logprob(struct di_buf *b, const di_engine *engine, const di_output
     di_buf_adds(b, "]}");
 }
 
+/* Is text + end a JSON object? */
+static struct di_json *as_object(struct di_str text, const char *end, struct di_buf *room, struct di_arena *arena)
+{
+    struct di_json *v;
+    di_buf_clear(room);
+    di_buf_addv(room, text);
+    di_buf_adds(room, end);
+    return di_json_parse(di_buf_str(room), NULL, arena, &v, NULL) == DI_OK && v->type == DI_JSON_OBJECT ? v : NULL;
+}
+
+/* Bytes of an unfinished object up to which its members were closed: behind its last value if nothing can follow in it, else before the last
+ * comma between members; 0: none was. */
+static void closed_members(struct di_str s, size_t closed[static 2])
+{
+    bool string = false, value = false;
+    int depth = 0;
+    closed[0] = closed[1] = 0;
+    for (size_t i = 0; i < s.n; i++) {
+        char c = s.p[i];
+        if (string) {
+            i += c == '\\';
+            string = c != '"';
+        } else if (c == '"') {
+            string = true;
+        } else if (c == '{' || c == '[') {
+            depth++;
+        } else if (c == '}' || c == ']') {
+            depth--;
+        } else if (depth == 1 && c == ':') {
+            value = true;
+        } else if (depth == 1 && c == ',') {
+            value = false;
+            closed[1] = i;
+        }
+    }
+    if (depth == 1 && value && !string && !(s.p[s.n - 1] >= '0' && s.p[s.n - 1] <= '9')) /* a number may go on */
+        closed[0] = s.n;
+}
+
+bool di_call_closed(const struct di_answer_call *c)
+{
+    struct di_arena arena;
+    struct di_buf room = {0};
+    di_arena_init(&arena);
+    bool closed = as_object(di_buf_str(&c->arguments), "", &room, &arena);
+    di_arena_fini(&arena);
+    di_buf_fini(&room);
+    return closed;
+}
+
+void di_write_arguments(struct di_buf *b, const struct di_answer_call *c)
+{
+    struct di_arena arena;
+    struct di_buf room = {0};
+    struct di_str raw = di_buf_str(&c->arguments);
+    size_t closed[2];
+    di_arena_init(&arena);
+    bool is = as_object(raw, "", &room, &arena);
+    if (!is)
+        closed_members(raw, closed);
+    for (int i = 0; i < 2 && !is; i++)
+        is = closed[i] && as_object((struct di_str){raw.p, closed[i]}, "}", &room, &arena);
+    di_buf_addv(b, is ? di_buf_str(&room) : DI_STR("{}"));
+    b->failed = b->failed || room.failed;
+    di_arena_fini(&arena);
+    di_buf_fini(&room);
+}
+
 void di_write_custom_input(struct di_buf *b, const struct di_answer_call *c)
 {
     struct di_arena arena;
-    struct di_json *v;
+    struct di_buf room = {0};
+    struct di_str raw = di_buf_str(&c->arguments);
     di_arena_init(&arena);
-    struct di_str raw = {c->arguments.p ? c->arguments.p : "", c->arguments.n};
-    bool is = di_json_parse(raw, NULL, &arena, &v, NULL) == DI_OK && di_json_is(di_json_get(v, "input"), DI_JSON_STRING);
-    di_json_write_string(b, is ? di_json_get(v, "input")->text : raw);
+    const struct di_json *v = as_object(raw, "", &room, &arena);
+    if (!v)
+        v = as_object(raw, "\"}", &room, &arena); /* cut off inside the text */
+    const struct di_json *input = di_json_get(v, "input");
+    di_json_write_string(b, di_json_is(input, DI_JSON_STRING) ? input->text : raw.n ? raw : DI_STR(""));
+    b->failed = b->failed || room.failed;
     di_arena_fini(&arena);
+    di_buf_fini(&room);
 }
 
 void di_write_openai_head(struct di_buf *b, const struct di_exchange *x, const char *object)
