@@ -6,21 +6,25 @@ FUZZ_SECONDS ?= 600
 VENV = $(BUILD)/venv
 export FUZZ_SECONDS JOBS
 
-# $(call configure_and_build,DIRECTORY,CMAKE SETTINGS[,TARGET])
+# $(call configure_and_build,DIRECTORY,CMAKE SETTINGS[,TARGET]). Configures every time (it takes a moment), so that a directory which another
+# target made, or from before a package was installed, is what this target needs.
 define configure_and_build
 	@command -v cmake >/dev/null && command -v ninja >/dev/null || { echo "cmake or ninja is missing: run tools/install-deps" >&2; exit 1; }
-	@[ -f $(1)/build.ninja ] || cmake -G Ninja -S . -B $(1) $(2)
+	@cmake -G Ninja -S . -B $(1) $(2) >/dev/null
 	@ninja -C $(1) -j $(JOBS) $(3)
 endef
+# For targets that need no unit tests: a new directory is made without them, an older one keeps what it has.
+PROGRAM = -DCMAKE_BUILD_TYPE=Release $(if $(wildcard $(BUILD)/CMakeCache.txt),,-DDI_TESTS=OFF)
+TESTS_TOO = -DCMAKE_BUILD_TYPE=Release -DDI_TESTS=ON
 
 .PHONY: all build wheel run test test-builds fuzz bench lint format clean help
 all: build
 
 build:
-	$(call configure_and_build,$(BUILD),-DCMAKE_BUILD_TYPE=Release,deepinfer)
+	$(call configure_and_build,$(BUILD),$(PROGRAM),deepinfer)
 
 wheel:
-	$(call configure_and_build,$(BUILD),-DCMAKE_BUILD_TYPE=Release,deepinfer_shared)
+	$(call configure_and_build,$(BUILD),$(PROGRAM),deepinfer_shared)
 	@python3 python/backend.py $(BUILD)/libdeepinfer.so $(BUILD)/wheel
 
 run:
@@ -29,9 +33,9 @@ run:
 	@python3 tools/show_answers --binary $(BUILD)/deepinfer --model models/nano
 
 test-builds:
-	$(call configure_and_build,$(BUILD),-DCMAKE_BUILD_TYPE=Release)
-	$(call configure_and_build,$(BUILD)-asan,-DDI_SANITIZE=address$(comma)undefined)
-	$(call configure_and_build,$(BUILD)-tsan,-DDI_SANITIZE=thread)
+	$(call configure_and_build,$(BUILD),$(TESTS_TOO))
+	$(call configure_and_build,$(BUILD)-asan,$(TESTS_TOO) -DDI_SANITIZE=address$(comma)undefined)
+	$(call configure_and_build,$(BUILD)-tsan,$(TESTS_TOO) -DDI_SANITIZE=thread)
 comma := ,
 
 test:
@@ -51,7 +55,7 @@ bench: build
 
 lint:
 	@tools/install-deps --dev
-	$(call configure_and_build,$(BUILD),-DCMAKE_BUILD_TYPE=Release)
+	$(call configure_and_build,$(BUILD),$(TESTS_TOO))
 	@tools/lint $(BUILD)
 
 format:
