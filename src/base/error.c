@@ -60,6 +60,15 @@ di_status di_fail(di_error *err, di_status code, const char *where, const char *
     return code;
 }
 
+di_status di_fail_context(di_error *err, const char *where, int64_t context, int64_t prompt, int64_t answer)
+{
+    return di_fail(
+        err, DI_ERR_LIMIT, where,
+        "This model's maximum context length is %lld tokens. However, you requested %lld tokens (%lld in the messages, %lld in the "
+        "completion).",
+        (long long)context, (long long)(prompt + answer), (long long)prompt, (long long)answer);
+}
+
 void di_error_at(di_error *err, const char *where)
 {
     if (!err || err->where[0] || !where)

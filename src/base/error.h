@@ -8,6 +8,10 @@
  * `return di_fail(err, DI_ERR_FORMAT, path, "...")`. `where` may be NULL or "". Text that does not fit is cut at a UTF-8 boundary. */
 di_status di_fail(di_error *err, di_status code, const char *where, const char *fmt, ...) __attribute__((format(printf, 4, 5)));
 
+/* DI_ERR_LIMIT in the words that clients look for when they shorten a conversation: "This model's maximum context length is N tokens.
+ * However, you requested M tokens (P in the messages, A in the completion)." */
+di_status di_fail_context(di_error *err, const char *where, int64_t context, int64_t prompt, int64_t answer);
+
 /* Replace the place of an error that a deeper function filled without knowing it. Keeps a place that is already there. */
 void di_error_at(di_error *err, const char *where);
 

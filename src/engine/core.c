@@ -238,9 +238,8 @@ di_status di_core_check(const struct di_core *e, const struct di_request *r, di_
     di_status status = DI_OK;
     CHECK(r->n_prompt > 0, err, DI_ERR_INVALID, "prompt", "the prompt is empty; at least one token is needed");
     CHECK(r->max_tokens > 0, err, DI_ERR_INVALID, "max_tokens", "max_tokens must be at least 1");
-    CHECK(r->n_prompt <= e->context && r->max_tokens <= e->context - r->n_prompt, err, DI_ERR_LIMIT, "prompt",
-          "this model's maximum context length is %lld tokens, but %lld were requested (%lld in the prompt, %lld for the answer)",
-          (long long)e->context, (long long)(r->n_prompt + r->max_tokens), (long long)r->n_prompt, (long long)r->max_tokens);
+    if (r->n_prompt > e->context || r->max_tokens > e->context - r->n_prompt)
+        return di_fail_context(err, "prompt", e->context, r->n_prompt, r->max_tokens);
     CHECK(di_kv_blocks_for(r->n_prompt + r->max_tokens) <= e->store->n_blocks, err, DI_ERR_LIMIT, "prompt",
           "%lld tokens need %d cache blocks, the pool has %d", (long long)(r->n_prompt + r->max_tokens),
           di_kv_blocks_for(r->n_prompt + r->max_tokens), e->store->n_blocks);

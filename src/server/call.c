@@ -139,7 +139,9 @@ static void fail(struct di_call *c, const struct di_http_error *e)
     di_buf_clear(out);
     di_exchange_fail(c->x, e, r->started, out);
     if (!r->started) {
-        di_http_reply(r, e->status, "application/json", di_call_headers(c, false), di_buf_str(out));
+        int status = di_exchange_status(c->x);
+        bool events = status == 200;
+        di_http_reply(r, status, events ? di_exchange_content_type(c->x) : "application/json", di_call_headers(c, events), di_buf_str(out));
         return;
     }
     di_http_send(r, di_buf_str(out));

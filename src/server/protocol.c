@@ -450,7 +450,7 @@ void di_exchange_fail(struct di_exchange *x, const struct di_http_error *error, 
     if (x->done)
         return;
     x->done = true;
-    if (x->stream && started) {
+    if (x->stream && (started || (x->ops->tells_by_event && x->ops->tells_by_event(error)))) {
         x->ops->error_event(x, error, out);
         return;
     }

@@ -122,7 +122,8 @@ bool di_exchange_finished(const struct di_exchange *x);
 int di_exchange_status(const struct di_exchange *x);
 
 /* End the exchange with an error. `started`: the response's head has been sent, so a stream gets an error event and its end; else `out`
- * is the whole JSON body for error->status. The exchange is finished. Does nothing if it was already. */
+ * is the whole body for di_exchange_status, which is 200 where a dialect tells this error by events. The exchange is finished. Does
+ * nothing if it was already. */
 void di_exchange_fail(struct di_exchange *x, const struct di_http_error *error, bool started, struct di_buf *out);
 
 /* Bytes to send while waiting, after begin: a comment of the event stream, or a line feed before a JSON body (§4.9). Static. */

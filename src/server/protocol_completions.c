@@ -145,9 +145,8 @@ static di_status force_prompt(struct di_exchange *x, size_t i, di_error *err)
     f->n = n;
     int64_t left = info.context - (int64_t)n, wanted = own->max_tokens >= 0 ? own->max_tokens : left < 8192 ? left : 8192;
     CHECK(n > 1 || wanted > 0, err, DI_ERR_INVALID, "prompt", "has one token only: there is nothing to score");
-    CHECK(wanted <= left, err, DI_ERR_LIMIT, "prompt",
-          "the maximum context length is %lld tokens, but this request needs %lld: %zu for its prompt and %lld for the answer",
-          (long long)info.context, (long long)wanted + (long long)n, n, (long long)wanted);
+    if (wanted > left)
+        TRY(di_fail_context(err, "prompt", info.context, (int64_t)n, wanted));
     if (f->ids[0] != info.bos_id) { /* its text; what is forced comes as text of the answer */
         size_t bytes;
         char room[256];

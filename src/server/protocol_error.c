@@ -67,14 +67,16 @@ void di_http_error_from(struct di_http_error *e, const di_error *err)
         [DI_ERR_MEMORY] = 503,  [DI_ERR_IO] = 500,     [DI_ERR_CANCELLED] = 503,   [DI_ERR_INTERNAL] = 500};
     size_t i = (size_t)err->code;
     int status = i < sizeof statuses / sizeof *statuses && statuses[i] ? statuses[i] : 500;
-    bool too_long = err->code == DI_ERR_LIMIT && strstr(err->message, "maximum context length");
+    bool too_long =
+        err->code == DI_ERR_LIMIT && (strstr(err->message, "maximum context length") || strstr(err->message, "prompt is too long"));
     bool no_model = err->code == DI_ERR_NOT_FOUND && strcmp(err->where, "model") == 0;
     bool a_field = status < 500 && strncmp(err->where, "byte ", 5) != 0; /* and not a place in the text (base/json.h) */
     const char *code = too_long                          ? "context_length_exceeded"
                        : no_model                        ? "model_not_found"
                        : err->code == DI_ERR_UNSUPPORTED ? "unsupported"
                                                          : NULL;
-    di_http_error_set(e, status, code, a_field ? err->where : "", "%s%s%s", err->where, err->where[0] ? ": " : "", err->message);
+    bool bare = !err->where[0] || too_long; /* clients compare that sentence from its beginning */
+    di_http_error_set(e, status, code, a_field ? err->where : "", "%s%s%s", bare ? "" : err->where, bare ? "" : ": ", err->message);
 }
 
 static void add_member(struct di_buf *b, const char *key, const char *value)

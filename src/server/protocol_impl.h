@@ -55,6 +55,8 @@ struct di_dialect_ops {
     void (*answer_end)(struct di_exchange *x, struct di_answer *a, struct di_buf *out);
     void (*end)(struct di_exchange *x, struct di_buf *out);
     void (*error_event)(struct di_exchange *x, const struct di_http_error *e, struct di_buf *out);
+    /* Is this error told by events although nothing has been sent yet? NULL: never. */
+    bool (*tells_by_event)(const struct di_http_error *e);
     /* Else: the body. */
     void (*body)(struct di_exchange *x, struct di_buf *out);
 };

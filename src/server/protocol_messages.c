@@ -25,22 +25,30 @@ static void write_usage(struct di_buf *b, const struct di_exchange *x)
     struct di_usage u = di_exchange_usage(x);
     di_buf_addf(b,
                 "{\"input_tokens\":%lld,\"cache_creation_input_tokens\":0,\"cache_read_input_tokens\":%lld,\"output_tokens\":%lld,"
-                "\"service_tier\":\"standard\"}",
-                (long long)(u.prompt - u.cached), (long long)u.cached, (long long)u.completion);
+                "\"output_tokens_details\":{\"thinking_tokens\":%lld},\"service_tier\":\"standard\"}",
+                (long long)(u.prompt - u.cached), (long long)u.cached, (long long)u.completion, (long long)u.reasoning);
 }
 
-static const char *stop_reason(const struct di_answer *a)
+/* Did the context end it, and not the number that was asked for? */
+static bool is_context_full(const struct di_exchange *x, const struct di_answer *a)
+{
+    di_model_info info;
+    return x->setup->engine && di_engine_info(x->setup->engine, &info, sizeof info, NULL) == DI_OK &&
+           a->prompt_tokens + a->completion_tokens >= info.context && a->completion_tokens < di_field_int(x->json, "max_tokens", INT64_MAX);
+}
+
+static const char *stop_reason(const struct di_exchange *x, const struct di_answer *a)
 {
     switch (a->reason) {
-    case DI_REASON_LENGTH: return "max_tokens";
+    case DI_REASON_LENGTH: return is_context_full(x, a) ? "model_context_window_exceeded" : "max_tokens";
     case DI_REASON_TOOL_CALLS: return "tool_use";
     default: return a->stop_index >= 0 ? "stop_sequence" : "end_turn";
     }
 }
 
-static void write_stop(struct di_buf *b, const struct di_answer *a)
+static void write_stop(struct di_buf *b, const struct di_exchange *x, const struct di_answer *a)
 {
-    di_buf_addf(b, "\"stop_reason\":\"%s\",\"stop_sequence\":", stop_reason(a));
+    di_buf_addf(b, "\"stop_reason\":\"%s\",\"stop_sequence\":", stop_reason(x, a));
     if (a->stop_index >= 0)
         di_json_write_string(b, di_buf_str(&a->stop));
     else
@@ -160,7 +168,7 @@ static void answer_end(struct di_exchange *x, struct di_answer *a, struct di_buf
     close_block(x, out);
     open_event(out, "message_delta");
     di_buf_adds(out, ",\"delta\":{");
-    write_stop(out, a);
+    write_stop(out, x, a);
     di_buf_adds(out, "},\"usage\":");
     write_usage(out, x);
     close_event(out);
@@ -210,7 +218,7 @@ static void body(struct di_exchange *x, struct di_buf *out)
         comma = ",";
     }
     di_buf_adds(out, "],");
-    write_stop(out, a);
+    write_stop(out, x, a);
     di_buf_adds(out, ",\"usage\":");
     write_usage(out, x);
     di_buf_addc(out, '}');

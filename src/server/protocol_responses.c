@@ -267,7 +267,8 @@ static void write_response(struct di_buf *b, const struct di_exchange *x, enum s
     di_json_write_string(b, di_str_c(x->id));
     di_buf_addf(b, ",\"object\":\"response\",\"created_at\":%lld,\"status\":\"%s\",\"error\":", (long long)x->request.now, status);
     if (error) {
-        di_buf_adds(b, "{\"code\":\"server_error\"");
+        di_buf_adds(b, "{\"code\":");
+        di_json_write_string(b, di_str_c(error->status >= 500 ? "server_error" : error->code ? error->code : "invalid_prompt"));
         di_write_string(b, "message", di_str_c(error->message));
         di_buf_addc(b, '}');
     } else {
@@ -448,14 +449,17 @@ static void text_delta(struct di_exchange *x, struct di_answer *a, enum item kin
     close_event(out);
 }
 
+static void begin(struct di_exchange *x, struct di_buf *out)
+{
+    response_event(x, "response.created", IN_PROGRESS, NULL, out);
+    response_event(x, "response.in_progress", IN_PROGRESS, NULL, out);
+}
+
 static void record(struct di_exchange *x, struct di_answer *a, const di_output *o, struct di_buf *out)
 {
     struct di_str text = {o->text, o->text_bytes};
     switch (o->kind) {
-    case DI_OUTPUT_STARTED:
-        response_event(x, "response.created", IN_PROGRESS, NULL, out);
-        response_event(x, "response.in_progress", IN_PROGRESS, NULL, out);
-        break;
+    case DI_OUTPUT_STARTED: begin(x, out); break;
     case DI_OUTPUT_REASONING: text_delta(x, a, REASONING, text, out); break;
     case DI_OUTPUT_TEXT: text_delta(x, a, MESSAGE, text, out); break;
     case DI_OUTPUT_CALL: begin_item(x, a, CALL, out); break;
@@ -484,7 +488,16 @@ static void end(struct di_exchange *x, struct di_buf *out)
 
 static void error_event(struct di_exchange *x, const struct di_http_error *e, struct di_buf *out)
 {
+    const struct own *own = x->own;
+    if (own->sequence == 0)
+        begin(x, out);
     response_event(x, "response.failed", FAILED, e, out);
+}
+
+/* An agent shortens its conversation when it is told in the stream; a refused request it repeats for ever. */
+static bool tells_by_event(const struct di_http_error *e)
+{
+    return e->code && strcmp(e->code, "context_length_exceeded") == 0;
 }
 
 /* ---------------------------------------------------------------- log-probabilities, body */
@@ -524,5 +537,6 @@ const struct di_dialect_ops di_responses_ops = {
     .answer_end = answer_end,
     .end = end,
     .error_event = error_event,
+    .tells_by_event = tells_by_event,
     .body = body,
 };

@@ -168,16 +168,16 @@ void di_chat_destroy(struct di_chat *chat)
 
 di_status di_chat_max_tokens(const struct di_chat *c, int64_t prompt_tokens, int64_t context, int64_t *out, di_error *err)
 {
+    static const char *const prompt_of[] = {"messages", "input", "messages", "prompt"};
     int64_t sent = c->sampling.max_tokens, left = context - prompt_tokens;
+    bool lower = c->protocol == DI_PROTOCOL_MESSAGES; /* its clients ask for what the model can at most, whatever the prompt takes */
+    if (lower && left < 1)                            /* the answer's first token is what a prompt of the context's length lacks */
+        return di_fail(err, DI_ERR_LIMIT, "messages", "prompt is too long: %lld tokens > %lld maximum",
+                       (long long)(left < 0 ? prompt_tokens : context + 1), (long long)context);
+    if (lower && sent > left)
+        sent = left;
     if (sent > 0 ? sent > left : left < 0)
-        return di_fail(
-            err, DI_ERR_LIMIT,
-            c->protocol == DI_PROTOCOL_COMPLETION  ? "prompt"
-            : c->protocol == DI_PROTOCOL_RESPONSES ? "input"
-                                                   : "messages",
-            "the maximum context length is %lld tokens, but this request needs %lld: %lld for its prompt and %lld for the answer",
-            (long long)context, (long long)(prompt_tokens + (sent > 0 ? sent : 0)), (long long)prompt_tokens,
-            (long long)(sent > 0 ? sent : 0));
+        return di_fail_context(err, prompt_of[c->protocol], context, prompt_tokens, sent > 0 ? sent : 0);
     int64_t standard = !c->thinking ? 8192 : c->effort >= 100 ? 131072 : 65536;
     *out = sent > 0 ? sent : standard < left ? standard : left > 1 ? left : 1;
     return DI_OK;

@@ -168,7 +168,8 @@ di_status di_chat_create(enum di_protocol protocol, const struct di_json *reques
 void di_chat_destroy(struct di_chat *chat); /* NULL is allowed */
 
 /* The limit for this answer (§4.2). `prompt_tokens` counts images expanded, `context` is the model's. DI_ERR_LIMIT if prompt and requested
- * tokens do not fit; its sentence contains "maximum context length is N tokens". */
+ * tokens do not fit, in the words of di_fail_context. Messages lowers the limit to what the context leaves; if that is nothing, its
+ * sentence is "prompt is too long: M tokens > N maximum". */
 di_status di_chat_max_tokens(const struct di_chat *chat, int64_t prompt_tokens, int64_t context, int64_t *out, di_error *err);
 
 #endif
