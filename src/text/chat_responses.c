@@ -3,18 +3,33 @@
 
 #include <stdlib.h>
 
-/* One output of a run of outputs: its message and the notice that stays with it. */
-struct output {
-    struct di_chat_message *message, *notice;
-    size_t rank, order;
+/* Calls and their results are paired by call id, wherever they stand. So every message gets a place, and the conversation is put in order
+ * when all items are read: the turn, then in it the assistant's message, the results in the order of their calls, the tools that searches
+ * found, and what others say. */
+enum rank { R_ASSISTANT, R_RESULT, R_LOADED, R_OTHER };
+
+struct place {
+    struct di_chat_message *message, *notice; /* notice: of a result, stays behind it */
+    size_t turn, call, order;                 /* call: its index in the turn */
+    enum rank rank;
+};
+
+/* A call that stands somewhere in the input. */
+struct pair {
+    bool come;             /* the call was read: */
+    size_t turn, call;     /* its turn, its index there */
+    size_t result, loaded; /* places of what came before it, + 1; 0: nothing */
 };
 
 struct items {
     struct di_build *b;
-    struct output *outputs; /* of the current run, heap */
+    struct place *places; /* heap */
     size_t n, cap;
-    struct di_chat_message *loaded, *last_loaded; /* messages that show tools found by the run's searches */
-    bool after_output;                            /* the item before was the output of a function or custom tool */
+    size_t turn;                  /* of the latest assistant message */
+    struct di_chat_message *open; /* that message while it can go on, else NULL */
+    size_t n_open;                /* its calls whose results have not come yet */
+    struct di_strmap pairs;       /* call id -> struct pair */
+    size_t result;                /* the place of the item before if that was the output of a function or custom tool, + 1; else 0 */
 };
 
 enum part { P_TEXT, P_OUTPUT_TEXT, P_IMAGE, P_FILE };
@@ -65,62 +80,57 @@ out:
     return status;
 }
 
-/* ---- runs of outputs ---- */
+/* ---- places ---- */
 
-static int compare_outputs(const void *a, const void *b)
+static int compare_places(const void *a, const void *b)
 {
-    const struct output *x = a, *y = b;
+    const struct place *x = a, *y = b;
+    if (x->turn != y->turn)
+        return x->turn < y->turn ? -1 : 1;
     if (x->rank != y->rank)
         return x->rank < y->rank ? -1 : 1;
+    if (x->call != y->call)
+        return x->call < y->call ? -1 : 1;
     return x->order < y->order ? -1 : 1;
 }
 
-/* The run is over: its outputs join the conversation in the order of their calls, each with its notice, then the tools that were found. */
-static void end_run(struct items *it)
+/* A place in the present turn, behind what has it already. */
+static di_status add_place(struct items *it, struct di_chat_message *m, enum rank rank)
 {
-    if (it->n > 1)
-        qsort(it->outputs, it->n, sizeof *it->outputs, compare_outputs);
-    for (size_t i = 0; i < it->n; i++) {
-        di_build_append(it->b, it->outputs[i].message);
-        if (it->outputs[i].notice)
-            di_build_append(it->b, it->outputs[i].notice);
-    }
-    for (struct di_chat_message *m = it->loaded, *next; m; m = next) {
-        next = m->next;
-        m->next = NULL;
-        di_build_append(it->b, m);
-    }
-    it->n = 0;
-    it->loaded = it->last_loaded = NULL;
-}
-
-/* An item that is not part of a run of outputs. */
-static di_status begin_other(struct items *it, const struct di_path *at)
-{
-    end_run(it);
-    return di_build_all_answered(it->b, at);
-}
-
-static di_status add_output(struct items *it, const struct di_json *v, const struct di_path *at, struct di_chat_message **out)
-{
-    struct di_build *b = it->b;
-    struct di_chat_message *m;
     di_status status = DI_OK;
-    TRY(di_build_detached(b, DI_ROLE_TOOL, &m));
-    TRY(di_build_string(b, v, at, "call_id", true, &m->call_id));
-    m->has_call_id = true;
-    TRY(di_build_result(b, m->call_id, DI_FIELD(at, "call_id")));
     if (it->n == it->cap) {
         size_t cap = it->cap ? it->cap * 2 : 16;
-        struct output *grown = di_realloc(it->outputs, cap * sizeof *grown);
-        CHECK(grown, b->err, DI_ERR_MEMORY, "", "out of memory while reading tool outputs");
-        it->outputs = grown;
+        struct place *grown = di_realloc(it->places, cap * sizeof *grown);
+        CHECK(grown, it->b->err, DI_ERR_MEMORY, "", "out of memory while reading a conversation");
+        it->places = grown;
         it->cap = cap;
     }
-    const struct di_chat_call *call = di_strmap_get(&b->calls, m->call_id);
-    it->outputs[it->n] = (struct output){.message = m, .rank = call ? call->index : 0, .order = it->n};
+    it->places[it->n] = (struct place){.message = m, .turn = it->turn, .rank = rank, .order = it->n};
     it->n++;
-    *out = m;
+out:
+    return status;
+}
+
+/* What is neither the assistant's nor a result ends the turn. */
+static di_status add_other(struct items *it, struct di_chat_message *m)
+{
+    it->open = NULL;
+    return add_place(it, m, R_OTHER);
+}
+
+/* All items are read. */
+static di_status put_in_order(struct items *it)
+{
+    struct di_build *b = it->b;
+    di_status status = DI_OK;
+    if (it->n > 1)
+        qsort(it->places, it->n, sizeof *it->places, compare_places);
+    for (size_t i = 0; i < it->n; i++) {
+        di_build_append(b, it->places[i].message);
+        if (it->places[i].notice)
+            di_build_append(b, it->places[i].notice);
+    }
+    TRY(di_build_all_answered(b, NULL));
 out:
     return status;
 }
@@ -135,15 +145,84 @@ static bool is_notice(const struct di_json *v)
            memcmp(s.p + s.n - close.n, close.p, close.n) == 0;
 }
 
+/* ---- results ---- */
+
+/* Every call id of the input, so that a result knows whether its call is still to come. */
+static di_status find_calls(struct items *it, const struct di_json *list)
+{
+    di_status status = DI_OK;
+    struct di_str end = DI_STR("_call");
+    for (const struct di_json *v = list->child; v; v = v->next) {
+        const struct di_json *type = di_json_get(v, "type"), *id = di_json_get(v, "call_id");
+        void *pair;
+        if (!di_json_is(type, DI_JSON_STRING) || !di_json_is(id, DI_JSON_STRING) || type->text.n < end.n ||
+            memcmp(type->text.p + type->text.n - end.n, end.p, end.n) != 0 || di_strmap_get(&it->pairs, id->text))
+            continue;
+        TRY(di_build_alloc(it->b, sizeof(struct pair), &pair));
+        CHECK(di_strmap_put(&it->pairs, id->text, pair), it->b->err, DI_ERR_MEMORY, "", "out of memory while reading tool calls");
+    }
+out:
+    return status;
+}
+
+/* The result's place in the turn of its call, which may stand before or behind it. Without strict history one without a call stays in the
+ * present turn. */
+static di_status place_result(struct items *it, struct di_chat_message *m, const struct di_path *at, struct pair **pair)
+{
+    struct di_build *b = it->b;
+    di_status status = DI_OK;
+    bool strict = b->opt->strict_history;
+    *pair = di_strmap_get(&it->pairs, m->call_id);
+    bool early = *pair && !(*pair)->come;
+    if (early && (*pair)->result && strict)
+        TRY(di_path_fail(b->err, at, "answers the call \"%.*s\" a second time", di_path_shown(m->call_id), m->call_id.p));
+    if (!early)
+        TRY(di_build_result(b, m->call_id, at));
+    TRY(add_place(it, m, R_RESULT));
+    struct place *p = &it->places[it->n - 1];
+    if (early) {
+        (*pair)->result = it->n;
+    } else if (*pair) {
+        p->turn = (*pair)->turn;
+        p->call = (*pair)->call;
+        if (p->turn == it->turn && it->n_open && --it->n_open == 0)
+            it->open = NULL;
+    }
+out:
+    return status;
+}
+
+static di_status add_output(struct items *it, const struct di_json *v, const struct di_path *at, struct di_chat_message **out,
+                            struct pair **pair)
+{
+    struct di_build *b = it->b;
+    di_status status = DI_OK;
+    TRY(di_build_detached(b, DI_ROLE_TOOL, out));
+    TRY(di_build_string(b, v, at, "call_id", true, &(*out)->call_id));
+    (*out)->has_call_id = true;
+    TRY(place_result(it, *out, DI_FIELD(at, "call_id"), pair));
+out:
+    return status;
+}
+
 /* ---- items ---- */
 
-/* The assistant message that goes on, or a new one. One with calls is complete for everything but further calls. */
+/* The assistant message that goes on, or a new one. One with calls goes on with anything while a result is missing, then with calls alone. */
 static di_status assistant(struct items *it, bool for_call, bool for_reasoning, struct di_chat_message **out)
 {
-    struct di_chat_message *last = it->b->last;
-    bool open = last && last->role == DI_ROLE_ASSISTANT && (for_call || !last->calls) && (!for_reasoning || di_parts_empty(&last->content));
-    *out = last;
-    return open ? DI_OK : di_build_message(it->b, DI_ROLE_ASSISTANT, out);
+    struct di_chat_message *m = it->open;
+    di_status status = DI_OK;
+    bool answered = m && m->calls && it->n_open == 0;
+    *out = m;
+    if (m && (for_call || !answered) && (!for_reasoning || m->calls || di_parts_empty(&m->content)))
+        return DI_OK;
+    TRY(di_build_detached(it->b, DI_ROLE_ASSISTANT, &m));
+    it->turn++;
+    it->open = *out = m;
+    it->n_open = 0;
+    TRY(add_place(it, m, R_ASSISTANT));
+out:
+    return status;
 }
 
 static di_status read_assistant_message(struct items *it, const struct di_json *v, const struct di_path *at)
@@ -171,21 +250,19 @@ static di_status read_message(struct items *it, const struct di_json *v, const s
     struct di_chat_message *m;
     struct di_str role;
     size_t which;
-    bool after_output = it->after_output;
+    size_t result = it->result;
     di_status status = DI_OK;
-    it->after_output = false;
+    it->result = 0;
     TRY(di_build_string(b, v, at, "role", true, &role));
     TRY(di_build_word(b, role, DI_FIELD(at, "role"), roles, 4, &which));
-    if (which == 3 && after_output && is_notice(v)) {
-        TRY(di_build_detached(b, DI_ROLE_SYSTEM, &m));
-        it->outputs[it->n - 1].notice = m;
-        return read_content(b, v, at, "content", true, &m->content);
-    }
-    TRY(begin_other(it, at));
     if (which == 1)
         return read_assistant_message(it, v, at);
-    TRY(di_build_message(b, which == 0 ? DI_ROLE_USER : DI_ROLE_SYSTEM, &m));
+    TRY(di_build_detached(b, which == 0 ? DI_ROLE_USER : DI_ROLE_SYSTEM, &m));
     TRY(read_content(b, v, at, "content", true, &m->content));
+    if (which == 3 && result && is_notice(v))
+        it->places[result - 1].notice = m;
+    else
+        TRY(add_other(it, m));
 out:
     return status;
 }
@@ -200,7 +277,7 @@ static di_status read_reasoning(struct items *it, const struct di_json *v, const
     struct di_chat_message *m;
     size_t i = 0;
     di_status status = DI_OK;
-    it->after_output = false;
+    it->result = 0;
     TRY(di_build_member(b, v, at, "content", DI_JSON_ARRAY, false, &content));
     for (const struct di_json *p = content ? content->child : NULL; p; p = p->next, i++) {
         struct di_str s;
@@ -210,7 +287,6 @@ static di_status read_reasoning(struct items *it, const struct di_json *v, const
     }
     if (di_parts_empty(&parts))
         return DI_OK;
-    TRY(begin_other(it, at));
     TRY(assistant(it, false, true, &m));
     if (m->has_reasoning)
         m->reasoning.last->next = parts.first;
@@ -250,7 +326,7 @@ static di_status read_call(struct items *it, enum item kind, const struct di_jso
     struct di_str space;
     const struct di_json *query;
     di_status status = DI_OK;
-    it->after_output = false;
+    it->result = 0;
     TRY(di_build_string(b, v, at, "call_id", true, &call.id));
     if (kind == I_SEARCH_CALL) {
         TRY(di_build_member(b, v, at, "arguments", DI_JSON_OBJECT, true, &query));
@@ -261,10 +337,23 @@ static di_status read_call(struct items *it, enum item kind, const struct di_jso
         TRY(di_build_string(b, v, at, "namespace", false, &space));
         TRY(join_name(b, space, &call.name));
     }
-    if (it->n) /* calls after outputs belong to the next turn */
-        TRY(begin_other(it, at));
     TRY(assistant(it, true, false, &m));
     TRY(di_build_call(b, m, call, DI_FIELD(at, "call_id")));
+    struct pair *pair = di_strmap_get(&it->pairs, call.id);
+    pair->come = true;
+    pair->turn = it->turn;
+    pair->call = m->last_call->index;
+    if (!pair->result) {
+        it->n_open++;
+        return DI_OK;
+    }
+    size_t early[] = {pair->result, pair->loaded};
+    for (size_t i = 0; i < 2; i++)
+        if (early[i]) {
+            it->places[early[i] - 1].turn = pair->turn;
+            it->places[early[i] - 1].call = i == 0 ? pair->call : 0;
+        }
+    TRY(di_build_result(b, call.id, DI_FIELD(at, "call_id")));
 out:
     return status;
 }
@@ -272,8 +361,9 @@ out:
 static di_status read_output(struct items *it, const struct di_json *v, const struct di_path *at)
 {
     struct di_chat_message *m;
-    di_status status = add_output(it, v, at, &m);
-    it->after_output = true;
+    struct pair *pair;
+    di_status status = add_output(it, v, at, &m, &pair);
+    it->result = it->n;
     return status != DI_OK ? status : read_content(it->b, v, at, "output", true, &m->content);
 }
 
@@ -391,10 +481,11 @@ static di_status read_search_output(struct items *it, const struct di_json *v, c
     const struct di_path *tools_at = DI_FIELD(at, "tools");
     const struct di_json *list;
     struct di_chat_message *m;
+    struct pair *pair;
     size_t i = 0;
     di_status status = DI_OK;
-    it->after_output = false; /* notices are about images, which a search does not return */
-    TRY(add_output(it, v, at, &m));
+    it->result = 0; /* notices are about images, which a search does not return */
+    TRY(add_output(it, v, at, &m, &pair));
     TRY(di_build_member(b, v, at, "tools", DI_JSON_ARRAY, true, &list));
     TRY(di_build_detached(b, DI_ROLE_SYSTEM, &l.shown_by));
     di_buf_addc(&report, '[');
@@ -406,8 +497,11 @@ static di_status read_search_output(struct items *it, const struct di_json *v, c
     CHECK(text, b->err, DI_ERR_MEMORY, "", "out of memory while reading a chat request");
     TRY(di_build_text(b, &m->content, (struct di_str){text, report.n}));
     if (l.shown_by->updates) {
-        *(it->last_loaded ? &it->last_loaded->next : &it->loaded) = l.shown_by;
-        it->last_loaded = l.shown_by;
+        size_t turn = it->places[it->n - 1].turn;
+        TRY(add_place(it, l.shown_by, R_LOADED));
+        it->places[it->n - 1].turn = turn;
+        if (pair && !pair->come)
+            pair->loaded = it->n;
     }
 out:
     di_buf_fini(&report);
@@ -443,8 +537,40 @@ static di_status read_item(struct items *it, const struct di_json *v, const stru
     case I_OUTPUT:
     case I_CUSTOM_OUTPUT: return read_output(it, v, at);
     case I_SEARCH_OUTPUT: return read_search_output(it, v, at);
-    default: it->after_output = false; /* unknown items are skipped */
+    default: break;
     }
+    struct di_str id;
+    TRY(di_build_string(b, v, at, "id", false, &id));
+    if (di_str_eqc(type, "item_reference"))
+        TRY(di_path_fail(b->err, DI_FIELD(at, "id"), "names \"%.*s\", an item that is not stored here (any more): send the item itself",
+                         di_path_shown(id), id.p ? id.p : ""));
+    TRY(di_path_fail(b->err, DI_FIELD(at, "type"), "is \"%.*s\", an item that is not supported", di_path_shown(type), type.p));
+out:
+    return status;
+}
+
+static di_status add_text(struct items *it, enum di_role role, struct di_str text)
+{
+    struct di_chat_message *m;
+    di_status status = DI_OK;
+    TRY(di_build_detached(it->b, role, &m));
+    TRY(di_build_text(it->b, &m->content, text));
+    TRY(add_other(it, m));
+out:
+    return status;
+}
+
+static di_status read_items(struct items *it, const struct di_json *v, const struct di_path *at)
+{
+    di_status status = DI_OK;
+    size_t i = 0;
+    if (v->type != DI_JSON_ARRAY)
+        TRY(di_path_fail(it->b->err, at, "must be a string or an array of items, not %s", di_json_type_name(v)));
+    if (v->count == 0)
+        TRY(di_path_fail(it->b->err, at, "must not be empty"));
+    TRY(find_calls(it, v));
+    for (const struct di_json *item = v->child; item; item = item->next, i++)
+        TRY(read_item(it, item, DI_ITEM(at, i)));
 out:
     return status;
 }
@@ -454,30 +580,21 @@ static di_status read_input(struct di_build *b)
     const struct di_path *at = DI_FIELD(NULL, "input");
     const struct di_json *v = di_build_get(b->request, "input");
     struct items it = {.b = b};
-    struct di_chat_message *m;
     struct di_str instructions;
-    size_t i = 0;
     di_status status = DI_OK;
     TRY(di_build_string(b, b->request, NULL, "instructions", false, &instructions));
     if (!v && !instructions.p)
         TRY(di_path_fail(b->err, at, "is missing, and so are instructions"));
-    if (instructions.n) {
-        TRY(di_build_message(b, DI_ROLE_SYSTEM, &m));
-        TRY(di_build_text(b, &m->content, instructions));
-    }
-    if (di_json_is(v, DI_JSON_STRING)) {
-        TRY(di_build_message(b, DI_ROLE_USER, &m));
-        return di_build_text(b, &m->content, v->text);
-    }
-    if (v && v->type != DI_JSON_ARRAY)
-        TRY(di_path_fail(b->err, at, "must be a string or an array of items, not %s", di_json_type_name(v)));
-    if (v && v->count == 0)
-        TRY(di_path_fail(b->err, at, "must not be empty"));
-    for (const struct di_json *item = v ? v->child : NULL; item; item = item->next, i++)
-        TRY(read_item(&it, item, DI_ITEM(at, i)));
-    TRY(begin_other(&it, NULL));
+    if (instructions.n)
+        TRY(add_text(&it, DI_ROLE_SYSTEM, instructions));
+    if (di_json_is(v, DI_JSON_STRING))
+        TRY(add_text(&it, DI_ROLE_USER, v->text));
+    else if (v)
+        TRY(read_items(&it, v, at));
+    TRY(put_in_order(&it));
 out:
-    di_free(it.outputs);
+    di_free(it.places);
+    di_strmap_fini(&it.pairs);
     return status;
 }
 
@@ -520,8 +637,12 @@ di_status di_build_responses_request(struct di_build *b)
     static const char *const stored[] = {"previous_response_id", "conversation"};
     const struct di_json *reasoning, *text, *tools;
     struct tool_list l = {.b = b};
+    int8_t background;
     size_t i = 0;
     di_status status = DI_OK;
+    TRY(di_build_bool(b, b->request, NULL, "background", &background));
+    if (background == 1)
+        TRY(di_path_fail(b->err, DI_FIELD(NULL, "background"), "is not supported: an answer goes to the connection that asks for it"));
     for (size_t k = 0; k < 2 && b->opt->refuse_stored; k++)
         if (di_build_get(b->request, stored[k]))
             TRY(di_path_fail(b->err, DI_MEMBER(NULL, di_str_c(stored[k])),

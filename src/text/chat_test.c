@@ -438,6 +438,70 @@ static void test_rules(void **state)
     di_arena_fini(&arena);
 }
 
+/* Responses: a call and its result are paired wherever they stand. */
+static void test_pairs(void **state)
+{
+    (void)state;
+#define CALLS(id) "{\"type\":\"function_call\",\"call_id\":\"" id "\",\"name\":\"f\",\"arguments\":\"{}\"}"
+#define OUT(id) "{\"type\":\"function_call_output\",\"call_id\":\"" id "\",\"output\":\"of " id "\"}"
+#define SAYS(role, text) "{\"role\":\"" role "\",\"content\":\"" text "\"}"
+#define WHY(text) "{\"type\":\"reasoning\",\"content\":[{\"type\":\"reasoning_text\",\"text\":\"" text "\"}]}"
+    /* The messages as they are shown: u user, s system, a assistant with its number of calls and text, r a result. */
+    static const struct {
+        const char *input, *shown;
+    } cases[] = {
+        {CALLS("1") "," OUT("1"), "a1() r(of 1)"},
+        {CALLS("1") "," CALLS("2") "," OUT("2") "," OUT("1"), "a2() r(of 1) r(of 2)"},
+        {CALLS("1") "," SAYS("assistant", "x") "," OUT("1") "," SAYS("user", "y"), "a1(x) r(of 1) u(y)"},
+        {CALLS("1") "," WHY("w") "," OUT("1"), "a1(w|) r(of 1)"},
+        {CALLS("1") "," WHY("w") "," CALLS("2") "," OUT("1") "," SAYS("assistant", "x") "," OUT("2"), "a2(w|x) r(of 1) r(of 2)"},
+        {CALLS("1") "," CALLS("2") "," OUT("1") "," CALLS("3") "," OUT("2") "," OUT("3"), "a3() r(of 1) r(of 2) r(of 3)"},
+        {CALLS("1") "," OUT("1") "," CALLS("2") "," OUT("2"), "a1() r(of 1) a1() r(of 2)"},
+        {CALLS("1") "," OUT("1") "," SAYS("assistant", "x") "," SAYS("user", "y"), "a1() r(of 1) a0(x) u(y)"},
+        {CALLS("1") "," SAYS("user", "y") "," OUT("1"), "a1() r(of 1) u(y)"},
+        {CALLS("1") "," SAYS("developer", "d") "," SAYS("assistant", "x") "," OUT("1"), "a1() r(of 1) s(d) a0(x)"},
+        {CALLS("1") "," SAYS("user", "y") "," CALLS("2") "," OUT("2") "," OUT("1"), "a1() r(of 1) u(y) a1() r(of 2)"},
+        {OUT("1") "," SAYS("user", "y") "," CALLS("1") "," SAYS("user", "z"), "u(y) a1() r(of 1) u(z)"},
+        {OUT("1") "," CALLS("1") "," CALLS("2") "," OUT("2") "," SAYS("assistant", "x"), "a2() r(of 1) r(of 2) a0(x)"},
+        {CALLS("1") "," SAYS("user", "y"), "needs a result for the tool call \"1\""},
+        {SAYS("user", "y") "," OUT("1"), "answers the call \"1\", which is not there"},
+        {CALLS("1") "," OUT("1") "," OUT("1"), "answers the call \"1\" a second time"},
+        {OUT("1") "," OUT("1") "," CALLS("1"), "answers the call \"1\" a second time"},
+        {OUT("1") "," CALLS("1") "," OUT("1"), "answers the call \"1\" a second time"},
+        {CALLS("1") "," OUT("1") "," CALLS("1") "," OUT("1"), "has the id \"1\" of an earlier call"},
+        {"{\"type\":\"item_reference\",\"id\":\"msg_9\"}", "names \"msg_9\""},
+        {"{\"type\":\"computer_call\",\"call_id\":\"1\"}", "is \"computer_call\""},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct di_arena arena;
+        struct di_chat *chat;
+        struct di_buf got = {0};
+        di_error err = {0};
+        char json[1200];
+        snprintf(json, sizeof json, "{\"input\":[%s],\"tools\":[{\"type\":\"function\",\"name\":\"f\"}]}", cases[i].input);
+        di_arena_init(&arena);
+        if (create(DI_PROTOCOL_RESPONSES, json, NULL, &arena, &chat, &err) == DI_OK)
+            for (const struct di_chat_message *m = chat->messages; m; m = m->next) {
+                di_buf_addf(&got, "%s%c", m == chat->messages ? "" : " ", "suar?"[m->role]);
+                if (m->role == DI_ROLE_ASSISTANT)
+                    di_buf_addf(&got, "%zu", m->n_calls);
+                di_buf_addc(&got, '(');
+                if (m->has_reasoning)
+                    di_buf_addf(&got, "%.*s|", (int)m->reasoning.first->text.n, m->reasoning.first->text.p);
+                if (m->content.first)
+                    di_buf_addv(&got, m->content.first->text);
+                di_buf_addc(&got, ')');
+            }
+        if (err.code && !strstr(err.message, cases[i].shown))
+            fail_msg("%s: %s", json, err.message);
+        else if (!err.code)
+            assert_text(di_str_c(json), di_buf_str(&got), di_str_c(cases[i].shown));
+        di_buf_fini(&got);
+        di_chat_destroy(chat);
+        di_arena_fini(&arena);
+    }
+}
+
 /* §2.6: the accounting line is cut as if the parts were joined already. */
 static void test_billing_line(void **state)
 {
@@ -582,6 +646,7 @@ int main(void)
         cmocka_unit_test(test_content_makes_no_controls),
         cmocka_unit_test(test_out_of_memory),
         cmocka_unit_test(test_ids_of_two_turns),
+        cmocka_unit_test(test_pairs),
         cmocka_unit_test(test_billing_line),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
