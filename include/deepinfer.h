@@ -343,7 +343,8 @@ DI_API int di_engine_cancel(di_engine *engine, di_request_id id);
 /* ---- driving ---- */
 
 /* Launch step N and deliver the results of step N-1, which computed meanwhile. *busy (may be NULL) becomes 0 when nothing is running,
- * waiting or under way. An error here is the model's and has ended all requests; an error of one request is in its FINISHED record.
+ * waiting or under way. An error here is the model's (DI_ERR_IO: one of its files changed since it was
+ * opened; it can only be opened again) and has ended all requests; an error of one request is in its FINISHED record.
  * DI_ERR_INVALID if another thread is driving or the call comes from a callback. */
 DI_API di_status di_engine_step(di_engine *engine, int *busy, di_error *err);
 /* Wait for the step under way and deliver its results, launch nothing. */
@@ -389,6 +390,8 @@ typedef struct di_engine_stats {
     /* Earlier turns in prompts (turn_memory): replayed token by token; known, but changed by the client, so rendered; tokens kept, in
      * bytes. */
     uint64_t turns_replayed, turns_changed, turn_bytes;
+    /* Non-zero: the latest step failed as a whole. A model whose files changed while it is open fails in every step. */
+    int32_t failing;
 } di_engine_stats;
 /* As of the end of the latest step. Any thread. `size` is sizeof(di_engine_stats). */
 DI_API di_status di_engine_get_stats(di_engine *engine, di_engine_stats *out, size_t size, di_error *err);

@@ -86,7 +86,7 @@ class Stats(Structure):
                                               "ended_stop", "ended_length", "ended_tool_calls", "ended_cancelled", "ended_deadline",
                                               "ended_error", "miss_other_tenant")]
     _fields_ += [("held_slots", c_int32), ("bounded_starts", c_uint64), ("skipped_rows", c_uint64), ("turns_replayed", c_uint64), ("turns_changed", c_uint64),
-                 ("turn_bytes", c_uint64)]
+                 ("turn_bytes", c_uint64), ("failing", c_int32)]
 
 
 HISTOGRAM_EDGES_MAX = 47

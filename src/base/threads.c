@@ -4,7 +4,6 @@
 #include "base/clock.h"
 #include "base/mem.h"
 
-#include <pthread.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -145,6 +144,19 @@ static void stop(struct di_pool *pool, int n_created)
     di_free_aligned(pool);
 }
 
+int di_thread_create(pthread_t *thread, void *(*fn)(void *arg), void *arg)
+{
+    static const int faults[] = {SIGBUS, SIGSEGV, SIGFPE, SIGILL, SIGTRAP, SIGSYS};
+    sigset_t mask, before;
+    sigfillset(&mask);
+    for (size_t i = 0; i < sizeof faults / sizeof *faults; i++)
+        sigdelset(&mask, faults[i]);
+    pthread_sigmask(SIG_SETMASK, &mask, &before);
+    int failure = pthread_create(thread, NULL, fn, arg);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return failure;
+}
+
 di_status di_pool_create(int n_threads, struct di_pool **out, di_error *err)
 {
     *out = NULL;
@@ -159,18 +171,13 @@ di_status di_pool_create(int n_threads, struct di_pool **out, di_error *err)
     pool->spin_ns = n_threads <= di_cpu_count() ? SPIN_NS : 0;
     pthread_mutex_init(&pool->lock, NULL);
     pthread_cond_init(&pool->changed, NULL);
-
-    sigset_t all, saved;
-    sigfillset(&all);
-    pthread_sigmask(SIG_BLOCK, &all, &saved);
     int created = 0, failure = 0;
     for (int t = 1; t < n_threads && !failure; t++) {
         pool->workers[t].pool = pool;
         pool->workers[t].thread = t;
-        failure = pthread_create(&pool->workers[t].handle, NULL, worker_main, &pool->workers[t]);
+        failure = di_thread_create(&pool->workers[t].handle, worker_main, &pool->workers[t]);
         created += !failure;
     }
-    pthread_sigmask(SIG_SETMASK, &saved, NULL);
     if (failure) {
         stop(pool, created);
         return di_fail(err, DI_ERR_LIMIT, "", "only %d of %d threads could be created: %s", created + 1, n_threads, strerror(failure));

@@ -5,7 +5,12 @@
 
 #include "base/error.h"
 
+#include <pthread.h>
 #include <stdbool.h>
+
+/* A thread that takes no signals, which belong to the program's own threads: one that is waiting for input must be the one that is
+ * interrupted. What a thread does to itself (SIGBUS of a mapping, SIGSEGV, ...) reaches it. 0 or an errno, as pthread_create. */
+int di_thread_create(pthread_t *thread, void *(*fn)(void *arg), void *arg);
 
 struct di_pool;
 
@@ -14,7 +19,7 @@ struct di_pool;
 /* thread is 0..n_threads-1; 0 is the caller of di_pool_run. */
 typedef void (*di_pool_fn)(void *ctx, int thread, int n_threads);
 
-/* n_threads counts the calling thread: 1 creates none. Signals are blocked in the created threads. Threads wait for work by spinning for
+/* n_threads counts the calling thread: 1 creates none. Threads wait for work by spinning for
  * some tens of microseconds and then sleep, so an idle pool costs nothing. DI_ERR_INVALID outside 1..DI_POOL_MAX_THREADS; DI_ERR_LIMIT if
  * the system grants fewer threads; then none is left behind. */
 di_status di_pool_create(int n_threads, struct di_pool **out, di_error *err);

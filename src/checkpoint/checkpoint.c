@@ -308,6 +308,14 @@ void di_checkpoint_close(struct di_checkpoint *ck)
     *ck = (struct di_checkpoint){0};
 }
 
+di_status di_checkpoint_check(const struct di_checkpoint *ck, di_error *err)
+{
+    di_status status = DI_OK;
+    for (size_t i = 0; i < ck->n_shards && status == DI_OK; i++)
+        status = di_safetensors_check(&ck->shards[i], err);
+    return status;
+}
+
 static int compare_key(const void *name, const void *tensor)
 {
     return strcmp(name, (*(const struct di_tensor *const *)tensor)->name.p);

@@ -25,6 +25,9 @@ struct di_checkpoint {
  * 96,085 tensors open in well under 2 s. On failure nothing needs closing. */
 di_status di_checkpoint_open(const char *dir, struct di_checkpoint *ck, di_error *err);
 void di_checkpoint_close(struct di_checkpoint *ck);
+/* Are the files what they were when they were opened? DI_ERR_IO names one that is not: whatever was computed since may be wrong. A system
+ * call for each shard. */
+di_status di_checkpoint_check(const struct di_checkpoint *ck, di_error *err);
 /* Tensor by bare name ("layers.3.attn.wq_a.weight"); NULL if absent. */
 const struct di_tensor *di_checkpoint_find(const struct di_checkpoint *ck, const char *name);
 /* printf-style convenience; the tensor is known to exist after open, so a NULL is a defect of the caller. */

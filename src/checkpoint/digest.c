@@ -44,15 +44,12 @@ out:
     return status;
 }
 
-/* A file with its size; all of it, or its first `head` bytes and pages of the rest. */
-static di_status add_file(struct digest *d, const char *path, bool whole, size_t head)
+/* An open file with its size; all of it, or its first `head` bytes and pages of the rest. */
+static di_status add_file(struct digest *d, int fd, const char *path, size_t bytes, size_t head)
 {
-    int fd = -1;
-    size_t bytes;
     di_status status = DI_OK;
-    TRY(di_file_open(path, &fd, &bytes, d->err));
     TRY(add_number(d, bytes));
-    head = whole || head > bytes ? bytes : head;
+    head = head > bytes ? bytes : head;
     TRY(add_range(d, fd, path, 0, head));
     size_t rest = bytes - head, last = rest > PAGE ? rest - PAGE : 0;
     for (size_t i = 0; i < DI_DIGEST_PAGES && rest > 0; i++) {
@@ -60,8 +57,6 @@ static di_status add_file(struct digest *d, const char *path, bool whole, size_t
         TRY(add_range(d, fd, path, at, at + PAGE < bytes ? at + PAGE : bytes));
     }
 out:
-    if (fd >= 0)
-        close(fd);
     return status;
 }
 
@@ -70,10 +65,19 @@ static di_status add_named(struct digest *d, const char *dir, const char *name)
 {
     struct di_buf path = {0};
     di_status status = DI_OK;
+    int fd = -1;
+    size_t bytes;
     di_buf_addf(&path, "%s/%s", dir, name);
     TRY(di_buf_ok(&path, d->err));
-    status = access(path.p, F_OK) == 0 ? add_file(d, path.p, true, 0) : add_number(d, UINT64_MAX);
+    if (access(path.p, F_OK) == 0) {
+        TRY(di_file_open(path.p, &fd, &bytes, d->err));
+        TRY(add_file(d, fd, path.p, bytes, SIZE_MAX));
+    } else {
+        TRY(add_number(d, UINT64_MAX));
+    }
 out:
+    if (fd >= 0)
+        close(fd);
     di_buf_fini(&path);
     return status;
 }
@@ -104,7 +108,7 @@ di_status di_checkpoint_digest(const struct di_checkpoint *ck, uint64_t whole, u
     TRY(add_named(&d, ck->dir, "tokenizer.json"));
     TRY(add_number(&d, bytes > whole ? DI_DIGEST_PAGES : 0));
     for (const struct di_safetensors *s = next_shard(ck, NULL); s; s = next_shard(ck, s->path))
-        TRY(add_file(&d, s->path, bytes <= whole, s->data_start));
+        TRY(add_file(&d, di_mapping_fd(s->mapping), s->path, s->map_bytes, bytes <= whole ? SIZE_MAX : s->data_start));
     CHECK(EVP_DigestFinal_ex(d.hash, out, NULL) == 1, err, DI_ERR_INTERNAL, "", "the crypto library's SHA-256 failed");
 out:
     EVP_MD_CTX_free(d.hash);

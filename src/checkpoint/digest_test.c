@@ -157,15 +157,24 @@ static void test_failures(void **state)
 {
     (void)state;
     struct di_checkpoint ck;
-    uint8_t digest[DI_DIGEST_BYTES];
+    uint8_t digest[DI_DIGEST_BYTES], before[DI_DIGEST_BYTES];
     di_error err;
     assert_int_equal(di_checkpoint_open(dir, &ck, NULL), DI_OK);
+    assert_int_equal(di_checkpoint_digest(&ck, DI_DIGEST_WHOLE, before, NULL), DI_OK);
     di_mem_fail_after(0);
     di_status status = di_checkpoint_digest(&ck, DI_DIGEST_WHOLE, digest, &err);
     di_mem_fail_after(UINT64_MAX);
     assert_int_equal(status, DI_ERR_MEMORY);
+    /* Of what was opened, whatever has that name by now. */
+    int shard = open(in_dir(SHARD), O_RDWR), other;
     unlink(in_dir(SHARD));
-    assert_int_equal(di_checkpoint_digest(&ck, DI_DIGEST_WHOLE, digest, &err), DI_ERR_NOT_FOUND);
+    other = open(in_dir(SHARD), O_WRONLY | O_CREAT, 0644);
+    assert_int_equal(di_checkpoint_digest(&ck, DI_DIGEST_WHOLE, digest, &err), DI_OK);
+    assert_memory_equal(digest, before, DI_DIGEST_BYTES);
+    assert_int_equal(ftruncate(shard, 1000), 0);
+    assert_int_equal(di_checkpoint_digest(&ck, DI_DIGEST_WHOLE, digest, &err), DI_ERR_IO);
+    close(shard);
+    close(other);
     di_checkpoint_close(&ck);
 }
 

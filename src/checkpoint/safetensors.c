@@ -7,7 +7,6 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #define MAX_HEADER 100000000u /* bytes; the limit of the format's own library */
@@ -236,15 +235,16 @@ di_status di_safetensors_open(const char *path, struct di_safetensors *st, di_er
     CHECK(header && st->path, err, DI_ERR_MEMORY, path, "out of memory for a header of %zu bytes", n);
     strcpy(st->path, path);
     TRY(di_file_pread(fd, path, header, n, 8, err));
-    void *map = mmap(NULL, bytes, PROT_READ, MAP_SHARED, fd, 0);
-    CHECK(map != MAP_FAILED, err, DI_ERR_IO, path, "the file cannot be mapped: %s", strerror(errno));
-    st->map = map;
+    int mapped = fd;
+    fd = -1;
+    TRY(di_mapping_open(mapped, path, bytes, &st->mapping, err));
+    st->map = di_mapping_data(st->mapping);
     st->map_bytes = bytes;
-    st->mapped = true;
     st->data_start = 8 + n;
     TRY(read_header(st, (struct di_str){header, n}, path, err));
 out:
-    close(fd);
+    if (fd >= 0)
+        close(fd);
     di_free(header);
     if (status != DI_OK)
         di_safetensors_close(st);
@@ -253,12 +253,16 @@ out:
 
 void di_safetensors_close(struct di_safetensors *st)
 {
-    if (st->mapped)
-        munmap((void *)st->map, st->map_bytes);
+    di_mapping_close(st->mapping);
     di_free(st->tensors);
     di_free(st->path);
     di_arena_fini(&st->arena);
     *st = (struct di_safetensors){0};
+}
+
+di_status di_safetensors_check(const struct di_safetensors *st, di_error *err)
+{
+    return st->mapping ? di_mapping_check(st->mapping, err) : DI_OK;
 }
 
 const struct di_tensor *di_safetensors_find(const struct di_safetensors *st, const char *name)

@@ -2,6 +2,7 @@
 #ifndef DI_CHECKPOINT_SAFETENSORS_H
 #define DI_CHECKPOINT_SAFETENSORS_H
 
+#include "base/mapping.h"
 #include "base/str.h"
 
 enum di_dtype {
@@ -46,17 +47,18 @@ struct di_safetensors {
     struct di_tensor *tensors; /* sorted by name */
     size_t count;
     struct di_arena arena;
-    bool mapped; /* private */
+    struct di_mapping *mapping; /* of the file; NULL for an image in memory */
 };
 
 /* Checks everything of the format: header length against the file, JSON, dtypes, shapes (overflow), offsets inside the data, sizes equal to
- * shape x dtype, alignment, no overlap, no hole, no duplicate name. Each failure has its own sentence and names file and tensor. Whoever
- * shortens the file afterwards makes the process fault when it touches the lost pages, as with any mapping. On failure nothing needs
- * closing. */
+ * shape x dtype, alignment, no overlap, no hole, no duplicate name. Each failure has its own sentence and names file and tensor. A file that changes
+ * afterwards is told by di_safetensors_check. On failure nothing needs closing. */
 di_status di_safetensors_open(const char *path, struct di_safetensors *st, di_error *err);
 /* The same for a file image in memory, which is borrowed and must be 8-byte aligned. */
 di_status di_safetensors_parse(const void *image, size_t bytes, const char *where, struct di_safetensors *st, di_error *err);
 void di_safetensors_close(struct di_safetensors *st);
+/* Was all that was read of it so far what it held when it was opened (di_mapping_check)? */
+di_status di_safetensors_check(const struct di_safetensors *st, di_error *err);
 /* By binary search; NULL if absent. */
 const struct di_tensor *di_safetensors_find(const struct di_safetensors *st, const char *name);
 

@@ -116,6 +116,7 @@ static di_status read_token_map(const char *dir, const struct di_config *c, stru
     out->token_map = di_malloc(t->bytes);
     CHECK(out->token_map, err, DI_ERR_MEMORY, "", "out of memory for the token map");
     memcpy(out->token_map, t->data, t->bytes);
+    TRY(di_safetensors_check(&st, err));
 out:
     di_safetensors_close(&st);
     di_buf_fini(&path);

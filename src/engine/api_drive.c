@@ -2,8 +2,7 @@
 #include "engine/api_impl.h"
 
 #include "base/clock.h"
-
-#include <signal.h>
+#include "base/threads.h"
 
 /* ---------------------------------------------------------------- the driver */
 
@@ -170,16 +169,12 @@ static void *work(void *arg)
 di_status di_engine_start(di_engine *e, di_error *err)
 {
     di_status status = DI_OK;
-    sigset_t all, before;
     if (!e)
         return di_fail(err, DI_ERR_INVALID, "engine", "is NULL");
     pthread_mutex_lock(&e->lock);
     CHECK(!e->has_thread, err, DI_ERR_INVALID, "engine", "it has a thread already");
     CHECK(!e->driving, err, DI_ERR_INVALID, "engine", "another thread is driving it, or the call comes from a callback");
-    sigfillset(&all); /* signals belong to the program's own threads */
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    e->has_thread = pthread_create(&e->thread, NULL, work, e) == 0;
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    e->has_thread = di_thread_create(&e->thread, work, e) == 0;
     CHECK(e->has_thread, err, DI_ERR_LIMIT, "engine", "the system grants no thread");
 out:
     pthread_mutex_unlock(&e->lock);

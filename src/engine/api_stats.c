@@ -36,7 +36,8 @@ void di_engine_stats_from(di_engine_stats *to, const struct di_core_stats *s)
                             .miss_other_tenant = s->miss_other_tenant,
                             .held_slots = s->held_slots,
                             .bounded_starts = s->bounded,
-                            .skipped_rows = s->skipped_rows};
+                            .skipped_rows = s->skipped_rows,
+                            .failing = s->failing};
 }
 
 di_status di_engine_get_stats(di_engine *e, di_engine_stats *out, size_t size, di_error *err)

@@ -511,7 +511,8 @@ static di_status handle(struct di_core *e, struct di_launch *l, di_error *err)
         di_metrics_add(&e->metrics, DI_HISTOGRAM_STEP_GAP_TIME, l->started_ns - e->last_ended_ns);
     }
     e->last_ended_ns = l->ended_ns;
-    if (l->status != DI_OK) {
+    e->stats.failing = l->status != DI_OK;
+    if (e->stats.failing) {
         if (err)
             *err = l->err;
         end_all(e, &l->err);

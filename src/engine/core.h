@@ -87,6 +87,7 @@ struct di_core_stats {
     uint64_t miss_other_tenant;     /* of those never seen: another tenant has it */
     uint64_t evicted, states_saved, states_restored;
     uint64_t prompt_tokens, generated_tokens; /* of prompts that are done; handed out */
+    bool failing;                             /* the latest step that is done failed as a whole */
     uint64_t bounded, skipped_rows; /* starts of requests as an approximation (replay.h); prompt rows that the decoder half left out */
 };
 

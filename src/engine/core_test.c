@@ -497,6 +497,13 @@ static void test_failing_model_ends_all(void **state)
         assert_true(w[i].over);
     struct di_core_stats s = di_core_stats(e);
     assert_int_equal(s.free_blocks, s.blocks);
+    assert_true(s.failing);
+    m.fail = false;
+    make(&w[0]);
+    submit(e, &w[0], 0, 0);
+    for (busy = true; busy;)
+        assert_int_equal(di_core_step(e, &busy, NULL), DI_OK);
+    assert_true(w[0].over && !di_core_stats(e).failing);
     di_core_destroy(e);
 }
 

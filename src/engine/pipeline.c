@@ -1,10 +1,9 @@
 #include "engine/pipeline.h"
 
 #include "base/clock.h"
+#include "base/threads.h"
 
 #include <math.h>
-#include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
 
 struct di_pipeline {
@@ -211,17 +210,6 @@ uint64_t di_pipeline_bytes(int lanes, int vocab, int pages_per_lane)
     return (uint64_t)lanes * (lane + 2 * launch) + (uint64_t)vocab * 12 + 16384;
 }
 
-/* Signals belong to the program's own threads: one that is waiting for input must be the one that is interrupted. */
-static bool start_thread(struct di_pipeline *p)
-{
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    p->has_thread = pthread_create(&p->thread, NULL, work, p) == 0;
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return p->has_thread;
-}
-
 di_status di_pipeline_create(const struct di_pipeline_params *params, struct di_pipeline **out, di_error *err)
 {
     di_status status = DI_OK;
@@ -233,7 +221,8 @@ di_status di_pipeline_create(const struct di_pipeline_params *params, struct di_
     pthread_cond_init(&p->changed, NULL);
     TRY(di_law_create((size_t)params->vocab, &p->law, err));
     CHECK(allocate(p), err, DI_ERR_MEMORY, "", "out of memory for %d lanes of %d logits", params->lanes, params->vocab);
-    CHECK(start_thread(p), err, DI_ERR_LIMIT, "", "the system grants no thread for the step pipeline");
+    p->has_thread = di_thread_create(&p->thread, work, p) == 0;
+    CHECK(p->has_thread, err, DI_ERR_LIMIT, "", "the system grants no thread for the step pipeline");
     *out = p;
     p = NULL;
 out:

@@ -499,5 +499,5 @@ di_status di_model_step(struct di_model *m, const struct di_step *step, di_error
     for (int l = 0; l < m->c->num_hidden_layers && x.rows.m > 0; l++)
         layer(&x, l);
     head(&x);
-    return DI_OK;
+    return di_checkpoint_check(&m->ck, err); /* rows of tables that are read in place: those that were loaded? */
 }

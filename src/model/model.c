@@ -335,6 +335,7 @@ di_status di_model_open(const char *dir, const struct di_model_params *params, s
     m->activation_bytes = di_forward_bytes(m->c, m->be->ops->act_bytes, params->max_rows);
     m->activations = di_malloc_aligned(m->activation_bytes);
     CHECK(m->activations, err, DI_ERR_MEMORY, "", "out of memory for %zu bytes of activations", m->activation_bytes);
+    TRY(di_checkpoint_check(&m->ck, err)); /* all of it was read while it was the same */
     *out = m;
     m = NULL;
 out:

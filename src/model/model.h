@@ -115,8 +115,9 @@ struct di_step {
     float *features;           /* NULL, or act [m, n_dspark_targets * hidden_size]: the DSpark taps; rows before a tail are left alone */
     const struct di_trace *trace;
 };
-/* DI_ERR_INVALID for ids outside the vocabulary, too many rows, or logits of a dropped row, DI_ERR_UNSUPPORTED for a tail where there is no
- * decoder half; nothing was changed then. */
+/* DI_ERR_IO when a file of the checkpoint has changed since it was opened: what was computed may be wrong, and so it stays.
+ * DI_ERR_INVALID for ids outside the vocabulary, too many rows, or logits of a dropped row, DI_ERR_UNSUPPORTED for a tail where there is no
+ * decoder half: nothing was changed then. */
 di_status di_model_step(struct di_model *m, const struct di_step *step, di_error *err);
 
 /* RoPE frequencies in the roundings of spec §5.4; half = qk_rope_head_dim / 2. */

@@ -160,6 +160,13 @@ void di_call_fail(struct di_call *c, int status, const char *message)
     fail(c, &e);
 }
 
+/* What went wrong on this side, for the operator. */
+static void log_failure(const struct di_server *s, const di_error *err)
+{
+    if (err->code == DI_ERR_IO || err->code == DI_ERR_MEMORY || err->code == DI_ERR_INTERNAL)
+        di_log(&s->log, DI_LOG_ERROR, "a request failed: %s%s%s", err->where, err->where[0] ? ": " : "", err->message);
+}
+
 /* One record of submission `sub`. */
 static void take_record(struct di_call *c, struct di_sub *sub, const di_output *o)
 {
@@ -172,6 +179,8 @@ static void take_record(struct di_call *c, struct di_sub *sub, const di_output *
         c->prompt_tokens += o->prompt_tokens;
         c->cached_tokens += o->cached_tokens;
         c->completion_tokens += o->completion_tokens;
+        if (o->reason == DI_REASON_ERROR && o->error)
+            log_failure(s, o->error);
     }
     if (!c->http || c->refused || di_exchange_finished(c->x))
         return;

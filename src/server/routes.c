@@ -119,7 +119,8 @@ static void reply_text(struct di_call *c, const char *type, struct di_str body)
 bool di_server_healthy(const struct di_server *s)
 {
     int64_t quiet = di_clock_ns() - s->step_ns;
-    return atomic_load(&s->attached) && !s->draining && (s->config.stall_ms == 0 || quiet < s->config.stall_ms * 1000000);
+    return atomic_load(&s->attached) && !s->draining && !s->stats.failing &&
+           (s->config.stall_ms == 0 || quiet < s->config.stall_ms * 1000000);
 }
 
 static void answer_health(struct di_call *c)
@@ -131,6 +132,7 @@ static void answer_health(struct di_call *c)
         refuse(c, 503, NULL, 1,
                !atomic_load(&s->attached) ? "the model is being loaded"
                : s->draining              ? "the server is stopping"
+               : s->stats.failing         ? "the model failed in the latest step; the answers to requests and the log say why"
                                           : "requests wait, but the model makes no steps");
 }
 
