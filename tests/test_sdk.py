@@ -544,7 +544,8 @@ def test_errors(c):
            ({"top_logprobs": 3}, "top_logprobs"), ({"seed": -1}, "seed"), ({"messages": []}, "messages"), 
            ({"messages": [{"role": "alien", "content": ""}]}, "messages[0].role"), ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools[0].function.name"),
            ({"tool_choice": {"type": "function", "function": {"name": "x"}}, "tools": CHAT_TOOLS}, "tool_choice"), ({"response_format": {"type": "regex", "regex": "a"}}, "response_format"),
-           ({"structured_outputs": {"choice": ["a"]}}, "response_format"), ({"n": 1000}, "n"), ({"top_k": "x"}, "top_k"), ({"bad_words": ["a"]}, "bad_words")]
+           ({"structured_outputs": {"choice": ["a"]}}, "structured_outputs.choice"), ({"guided_regex": "a"}, "guided_regex"),
+           ({"guided_json": {"type": "object"}, "response_format": {"type": "json_object"}}, "guided_json"), ({"n": 1000}, "n"), ({"top_k": "x"}, "top_k"), ({"bad_words": ["a"]}, "bad_words")]
     for fields, param in bad:
         for stream in (False, True):
             try:
@@ -564,6 +565,13 @@ def test_errors(c):
         yield False, "a prompt that is too long"
     except anthropic.BadRequestError as e:
         yield e.body["type"] == "error" and e.body["error"]["type"] == "invalid_request_error" and e.body["error"]["message"].startswith("prompt is too long: ") and e.body["request_id"], e.body
+    pdf = {"type": "base64", "media_type": "application/pdf", "data": "JVBERi0="}
+    for dialect, body, where in (("messages", {"messages": [{"role": "user", "content": [{"type": "document", "source": pdf}]}]}, "messages[0].content[0]"),
+                                 ("responses", {"input": [{"role": "user", "content": [{"type": "input_file", "file_data": "x"}]}]}, "input[0].content[0]"),
+                                 ("chat", {"messages": [{"role": "user", "content": [{"type": "file", "file": {"file_data": "x"}}]}]}, "messages[0].content[0].type"),
+                                 ("completions", {"prompt": "a", "response_format": {"type": "json_object"}}, "response_format")):
+        r = c.post(dialect, body)
+        yield r.status == 400 and r.error().startswith(where + ":"), r
     for body in (b"", b"[]", b"{", b"nonsense", b"\xff", b"{\"messages\":" + b"[" * 5000, b"null", b"{}"):
         for path in dialects.PATHS.values():
             r = c.server.post(path, body)

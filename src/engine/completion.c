@@ -15,11 +15,16 @@ static di_status refuse_unsupported(const struct di_chat *c, int64_t n, di_error
     static const enum di_constraint_kind masks[] = {DI_CONSTRAIN_REGEX, DI_CONSTRAIN_GRAMMAR, DI_CONSTRAIN_CHOICE};
     if (c->n_images)
         return di_fail(err, DI_ERR_UNSUPPORTED, c->images[0]->path, "images are not supported by this version");
+    if (c->document)
+        return di_fail(err, DI_ERR_UNSUPPORTED, c->document, "documents are not supported by this version");
     for (size_t i = 0; i < sizeof masks / sizeof *masks; i++)
         if (c->format.kind == masks[i])
-            return di_fail(err, DI_ERR_UNSUPPORTED, "response_format",
+            return di_fail(err, DI_ERR_UNSUPPORTED, c->format.path,
                            "a constraint of kind \"%s\" exists only as a mask over the samples, which this version does not have",
                            di_constraint_name(masks[i]));
+    if (c->protocol == DI_PROTOCOL_COMPLETION && c->format.kind != DI_CONSTRAIN_NONE)
+        return di_fail(err, DI_ERR_UNSUPPORTED, c->format.path,
+                       "a raw prompt shows the model no form of the answer, and nothing enforces one yet; use a chat request");
     const struct {
         const char *name;
         bool asked;

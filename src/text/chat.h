@@ -115,6 +115,7 @@ struct di_constraint {
     enum di_constraint_kind kind;
     const struct di_json *schema;
     struct di_str text;
+    const char *path; /* of the field that asks for it, for error messages; NULL with NONE and the constraints of tools */
 };
 
 struct di_chat_bias {
@@ -159,6 +160,7 @@ struct di_chat {
     struct di_prompt prompt;
     const struct di_chat_image **images; /* in prompt order */
     size_t n_images;
+    const char *document; /* where the first one is; a few words stand in its place. NULL = none */
 };
 
 /* Convert and render. On error *out is empty. DI_ERR_INVALID names the field in `where`, and the sentence goes on from there;

@@ -167,6 +167,19 @@ di_status di_build_object(struct di_build *b, const struct di_json *v, const str
     return di_path_fail(b->err, at, "must be an object, not %s", v ? type_phrase(v->type) : "nothing");
 }
 
+di_status di_build_path(struct di_build *b, const struct di_path *at, const char **out)
+{
+    struct di_buf path = {0};
+    di_status status = DI_OK;
+    di_path_write(&path, at);
+    TRY(di_buf_ok(&path, b->err));
+    *out = di_arena_strndup(&b->chat->arena, path.p, path.n);
+    CHECK(*out, b->err, DI_ERR_MEMORY, "", "out of memory while reading a chat request");
+out:
+    di_buf_fini(&path);
+    return status;
+}
+
 /* ---- conversation ---- */
 
 di_status di_build_detached(struct di_build *b, enum di_role role, struct di_chat_message **out)
@@ -254,17 +267,12 @@ static di_status check_image(struct di_build *b, struct di_str media_type, struc
 static di_status add_image(struct di_build *b, struct di_chat_parts *parts, struct di_chat_image image, const struct di_path *at)
 {
     void *mem;
-    struct di_buf path = {0};
     di_status status = DI_OK;
     TRY(di_build_alloc(b, sizeof image, &mem));
-    di_path_write(&path, at);
-    TRY(di_buf_ok(&path, b->err));
-    image.path = di_arena_strndup(&b->chat->arena, path.p, path.n);
-    CHECK(image.path, b->err, DI_ERR_MEMORY, "", "out of memory while reading a chat request");
+    TRY(di_build_path(b, at, &image.path));
     *(struct di_chat_image *)mem = image;
     TRY(add_part(b, parts, (struct di_str){0}, mem));
 out:
-    di_buf_fini(&path);
     return status;
 }
 

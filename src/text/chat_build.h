@@ -45,6 +45,8 @@ di_status di_build_bool(struct di_build *b, const struct di_json *v, const struc
 di_status di_build_word(struct di_build *b, struct di_str word, const struct di_path *at, const char *const *words, size_t n, size_t *out);
 /* Is v a literal such as 1e400? To the model, which knows doubles and integers of any length, that is no JSON number (§2.8). */
 bool di_number_overflows(const struct di_json *v);
+/* The path as text, in the chat's arena. */
+di_status di_build_path(struct di_build *b, const struct di_path *at, const char **out);
 /* v must be an object. */
 di_status di_build_object(struct di_build *b, const struct di_json *v, const struct di_path *at);
 
@@ -96,7 +98,8 @@ void di_build_choose(struct di_build *b, struct di_str name);
 
 /* ---- fields that the dialects share ---- */
 di_status di_build_thinking(struct di_build *b, const struct di_json *effort, const struct di_path *effort_at);
-/* A response format object of chat ("response_format") or Responses ("text.format", where the schema lies flat). */
+/* A response format object; `flat`: the schema lies beside the type, as in Responses and Messages. What can be said in JSON is shown to the
+ * model. */
 di_status di_build_format(struct di_build *b, const struct di_json *v, const struct di_path *at, bool flat);
 di_status di_build_sampling(struct di_build *b);
 

@@ -104,6 +104,9 @@ out:
 
 /* ---- response format ---- */
 
+static const struct di_json json_object_type = {.type = DI_JSON_STRING, .key = {"type", 4}, .text = {"json_object", 11}};
+static const struct di_json json_object_shown = {.type = DI_JSON_OBJECT, .count = 1, .child = (struct di_json *)&json_object_type};
+
 static di_status set_schema(struct di_build *b, const struct di_json *schema, bool strict, const struct di_path *at)
 {
     struct di_constraint *f = &b->chat->format;
@@ -111,6 +114,7 @@ static di_status set_schema(struct di_build *b, const struct di_json *schema, bo
     di_status status = DI_OK;
     f->kind = DI_CONSTRAIN_JSON_SCHEMA;
     f->schema = schema;
+    b->chat->format_shown = schema;
     if (!strict)
         return di_schema_check(schema, at, b->err);
     TRY(di_schema_strict(schema, &b->chat->arena, at, &normal, b->err));
@@ -123,8 +127,6 @@ di_status di_build_format(struct di_build *b, const struct di_json *v, const str
 {
     static const char *const types[] = {"text", "json_object", "json_schema", "regex"};
     enum { TEXT, JSON_OBJECT, JSON_SCHEMA, REGEX };
-    static const struct di_json type_value = {.type = DI_JSON_STRING, .key = {"type", 4}, .text = {"json_object", 11}};
-    static const struct di_json shown_object = {.type = DI_JSON_OBJECT, .count = 1, .child = (struct di_json *)&type_value};
     struct di_chat *c = b->chat;
     struct di_str type;
     size_t which;
@@ -138,7 +140,7 @@ di_status di_build_format(struct di_build *b, const struct di_json *v, const str
     if (which == JSON_OBJECT) {
         c->json_mode = true;
         c->format.kind = DI_CONSTRAIN_JSON;
-        c->format_shown = &shown_object;
+        c->format_shown = &json_object_shown;
     } else if (which == REGEX) {
         c->format.kind = DI_CONSTRAIN_REGEX;
         TRY(di_build_string(b, v, at, "regex", true, &c->format.text));
@@ -151,22 +153,24 @@ di_status di_build_format(struct di_build *b, const struct di_json *v, const str
         if (!schema)
             TRY(di_path_fail(b->err, DI_FIELD(here, "schema"), "is missing"));
         TRY(set_schema(b, schema, strict == 1, DI_FIELD(here, "schema")));
-        c->format_shown = schema;
     }
+    TRY(di_build_path(b, at, &c->format.path));
 out:
     return status;
 }
 
-/* vLLM's and SGLang's ways to ask for a grammar. Nothing of them is shown in the prompt. */
+/* vLLM's and SGLang's ways to ask for a form. JSON is shown in the prompt as that of a response format is. */
 static const struct {
     const char *outer, *key; /* outer NULL: at the top of the request */
     enum di_constraint_kind kind;
 } structured[] = {
     {"structured_outputs", "json", DI_CONSTRAIN_JSON_SCHEMA},
+    {"structured_outputs", "json_object", DI_CONSTRAIN_JSON},
     {"structured_outputs", "regex", DI_CONSTRAIN_REGEX},
     {"structured_outputs", "choice", DI_CONSTRAIN_CHOICE},
     {"structured_outputs", "grammar", DI_CONSTRAIN_GRAMMAR},
     {NULL, "guided_json", DI_CONSTRAIN_JSON_SCHEMA},
+    {NULL, "guided_json_object", DI_CONSTRAIN_JSON},
     {NULL, "guided_regex", DI_CONSTRAIN_REGEX},
     {NULL, "guided_choice", DI_CONSTRAIN_CHOICE},
     {NULL, "guided_grammar", DI_CONSTRAIN_GRAMMAR},
@@ -179,8 +183,16 @@ static di_status set_structured(struct di_build *b, enum di_constraint_kind kind
 {
     struct di_constraint *f = &b->chat->format;
     di_status status = DI_OK;
+    if (kind == DI_CONSTRAIN_JSON) {
+        if (v->type != DI_JSON_BOOL)
+            TRY(di_path_fail(b->err, at, "must be true or false, not %s", di_json_type_name(v)));
+        if (!v->boolean)
+            return DI_OK;
+        b->chat->format_shown = &json_object_shown;
+    }
     if (f->kind != DI_CONSTRAIN_NONE)
-        TRY(di_path_fail(b->err, at, "cannot stand beside another response format"));
+        TRY(di_path_fail(b->err, at, "cannot stand beside %s", f->path));
+    TRY(di_build_path(b, at, &f->path));
     if (kind == DI_CONSTRAIN_JSON_SCHEMA && v->type == DI_JSON_STRING) { /* the schema as JSON text */
         struct di_json *parsed;
         if (di_json_parse(v->text, NULL, &b->chat->arena, &parsed, NULL) != DI_OK)
@@ -197,7 +209,7 @@ static di_status set_structured(struct di_build *b, enum di_constraint_kind kind
             if (m->type != DI_JSON_STRING)
                 TRY(di_path_fail(b->err, DI_ITEM(at, i), "must be a string"));
         f->schema = v;
-    } else {
+    } else if (kind != DI_CONSTRAIN_JSON) {
         if (v->type != DI_JSON_STRING)
             TRY(di_path_fail(b->err, at, "must be a string, not %s", di_json_type_name(v)));
         f->text = v->text;

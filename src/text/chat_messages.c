@@ -88,6 +88,8 @@ static di_status read_document(struct di_build *b, const struct di_json *v, cons
     char *copy = di_arena_strndup(&b->chat->arena, text.p, text.n);
     CHECK(copy, b->err, DI_ERR_MEMORY, "", "out of memory while reading a chat request");
     TRY(di_build_text(b, parts, (struct di_str){copy, text.n}));
+    if (!b->chat->document)
+        TRY(di_build_path(b, at, &b->chat->document));
 out:
     di_buf_fini(&text);
     return status;
@@ -401,14 +403,17 @@ out:
     return status;
 }
 
-/* Anthropic's structured output only constrains; the official library shows nothing of it. */
+/* The newer name and the older one. Whoever asks in this dialect need not say "json" in the conversation. */
 static di_status read_format(struct di_build *b, const struct di_json *config)
 {
-    const struct di_json *v = di_build_get(config, "format");
-    di_status status = v ? di_build_format(b, v, DI_FIELD(DI_FIELD(NULL, "output_config"), "format"), true)
-                         : di_build_format(b, di_build_get(b->request, "output_format"), DI_FIELD(NULL, "output_format"), true);
-    b->chat->format_shown = NULL;
+    const struct di_json *v = di_build_get(config, "format"), *old = di_build_get(b->request, "output_format");
+    const struct di_path *at = DI_FIELD(DI_FIELD(NULL, "output_config"), "format"), *old_at = DI_FIELD(NULL, "output_format");
+    di_status status = DI_OK;
+    if (v && old)
+        TRY(di_path_fail(b->err, old_at, "cannot stand beside output_config.format"));
+    TRY(di_build_format(b, v ? v : old, v ? at : old_at, true));
     b->chat->json_mode = false;
+out:
     return status;
 }
 

@@ -43,8 +43,11 @@ static di_status read_part(struct di_build *b, const struct di_json *v, const st
     TRY(di_build_object(b, v, at));
     TRY(di_build_string(b, v, at, "type", true, &type));
     TRY(di_build_word(b, type, DI_FIELD(at, "type"), types, 4, &which));
-    if (which == P_FILE)
+    if (which == P_FILE) {
+        if (!b->chat->document)
+            TRY(di_build_path(b, at, &b->chat->document));
         return di_build_text(b, parts, DI_STR("[Unsupported Document]"));
+    }
     if (which != P_IMAGE) {
         TRY(di_build_string(b, v, at, "text", true, &s));
         return di_build_text(b, parts, s);

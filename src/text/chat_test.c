@@ -304,6 +304,55 @@ static void test_image_grids(void **state)
     di_arena_fini(&arena);
 }
 
+/* ---- forms ---- */
+
+/* Every way to ask for JSON puts the same text before the model. */
+static void test_every_format_is_shown(void **state)
+{
+#define SCHEMA "{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"string\"}}}"
+#define SCHEMA_FORMAT "{\"type\":\"json_schema\",\"name\":\"x\",\"schema\":" SCHEMA "}"
+#define ASK "\":[{\"role\":\"user\",\"content\":\"json, please\"}],"
+    static const struct {
+        enum di_protocol protocol;
+        const char *json;
+        bool any; /* json_object */
+    } cases[] = {
+        {DI_PROTOCOL_CHAT, "{\"messages" ASK "\"response_format\":{\"type\":\"json_schema\",\"json_schema\":" SCHEMA_FORMAT "}}", false},
+        {DI_PROTOCOL_CHAT, "{\"messages" ASK "\"structured_outputs\":{\"json\":" SCHEMA "}}", false},
+        {DI_PROTOCOL_CHAT, "{\"messages" ASK "\"guided_json\":" SCHEMA "}", false},
+        {DI_PROTOCOL_CHAT, "{\"messages" ASK "\"json_schema\":" SCHEMA "}", false},
+        {DI_PROTOCOL_RESPONSES, "{\"input" ASK "\"text\":{\"format\":" SCHEMA_FORMAT "}}", false},
+        {DI_PROTOCOL_RESPONSES, "{\"input" ASK "\"guided_json\":" SCHEMA "}", false},
+        {DI_PROTOCOL_MESSAGES, "{\"messages" ASK "\"output_config\":{\"format\":" SCHEMA_FORMAT "}}", false},
+        {DI_PROTOCOL_MESSAGES, "{\"messages" ASK "\"output_format\":" SCHEMA_FORMAT "}", false},
+        {DI_PROTOCOL_CHAT, "{\"messages" ASK "\"response_format\":{\"type\":\"json_object\"}}", true},
+        {DI_PROTOCOL_CHAT, "{\"messages" ASK "\"structured_outputs\":{\"json_object\":true}}", true},
+        {DI_PROTOCOL_RESPONSES, "{\"input" ASK "\"text\":{\"format\":{\"type\":\"json_object\"}}}", true},
+    };
+    struct di_buf first[2] = {0};
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct di_arena arena;
+        struct di_json *v;
+        struct di_chat *chat;
+        struct di_buf got = {0}, *want = &first[cases[i].any];
+        di_arena_init(&arena);
+        assert_int_equal(di_json_parse(di_str_c(cases[i].json), NULL, &arena, &v, NULL), DI_OK);
+        assert_int_equal(di_chat_create(cases[i].protocol, v, NULL, &chat, NULL), DI_OK);
+        spell(&chat->prompt, DI_STR(""), &got);
+        if (want->n)
+            assert_text(di_str_c(cases[i].json), di_buf_str(&got), di_buf_str(want));
+        else
+            di_buf_addv(want, di_buf_str(&got));
+        assert_true(di_str_find(di_buf_str(&got), cases[i].any ? DI_STR("json_object") : DI_STR("\"properties\": "), 0) != SIZE_MAX);
+        di_chat_destroy(chat);
+        di_arena_fini(&arena);
+        di_buf_fini(&got);
+    }
+    di_buf_fini(&first[0]);
+    di_buf_fini(&first[1]);
+}
+
 /* ---- sentences ---- */
 
 static di_status create(enum di_protocol protocol, const char *json, const struct di_chat_options *opt, struct di_arena *arena,
@@ -641,6 +690,7 @@ int main(void)
         cmocka_unit_test(test_prompt_cases),
         cmocka_unit_test(test_recipe_prompts),
         cmocka_unit_test(test_image_grids),
+        cmocka_unit_test(test_every_format_is_shown),
         cmocka_unit_test(test_errors_name_the_field),
         cmocka_unit_test(test_rules),
         cmocka_unit_test(test_content_makes_no_controls),
