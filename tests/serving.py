@@ -1,4 +1,6 @@
 """What the tests of `deepinfer serve` share: a running server, requests over plain sockets, streams read as they come."""
+import argparse
+import hashlib
 import http.client
 import json
 import os
@@ -10,7 +12,7 @@ import subprocess
 import threading
 import time
 
-from program import NANO, ROOT
+from program import NANO, ROOT, Count, Program
 
 WAIT = 60  # seconds that anything may take before the test gives up
 
@@ -248,3 +250,44 @@ def in_thread(fn, *args):
     t = threading.Thread(target=run, daemon=True)
     t.start()
     return t, results
+
+
+def status_of(data):
+    return int(data[9:12]) if data[:7] == b"HTTP/1." else data[:100]
+
+
+def key_line(key, tenant, *limits, prefix="sha256:"):
+    return " ".join([prefix + hashlib.sha256(key.encode()).hexdigest(), tenant, *limits]) + "\n"
+
+
+def bearer(key):
+    return {"Authorization": f"Bearer {key}"}
+
+
+def run_tests(doc, own, shared=()):
+    """The main function of a file of tests. A test yields pairs: what must hold, and what to show if it does not. `shared` tests get one
+    server together, the others the program. Exit status."""
+    parser = argparse.ArgumentParser(description=doc)
+    parser.add_argument("--binary", required=True)
+    parser.add_argument("--filter", default="")
+    args = parser.parse_args()
+    program, count = Program(args.binary), Count()
+
+    def run(test, arg):
+        results = []
+        try:
+            for r in test(arg):
+                results.append(r)
+        except Exception as e:  # a test that breaks off is a failure of its own
+            results.append((False, f"{type(e).__name__}: {e} at line {e.__traceback__.tb_next.tb_lineno if e.__traceback__.tb_next else '?'}"))
+        count.group(test.__name__, results)
+    together = [t for t in shared if args.filter in t.__name__]
+    if together:
+        with Server(program) as s:
+            for test in together:
+                run(test, s)
+        count.group("exit status", [(s.status == 0, s.status)])
+    for test in own:
+        if args.filter in test.__name__:
+            run(test, program)
+    return count.finish()

@@ -2,8 +2,6 @@
 """deepinfer serve as a service: HTTP, keys, limits, cancelling, draining. What the bodies say is tested elsewhere. usage: test_serve.py --binary FILE
 
 Tests named report_NN replay failures that people reported of servers of this kind."""
-import argparse
-import hashlib
 import http.client
 import json
 import os
@@ -17,15 +15,10 @@ import subprocess
 import sys
 import time
 
-from program import NANO, ROOT, Count, Program
-from serving import WAIT, Server, Stream, ask, chat_body, chat_request, in_thread, read_all
+from program import NANO, ROOT
+from serving import WAIT, Server, Stream, ask, bearer, chat_body, chat_request, in_thread, key_line, read_all, run_tests, status_of
 
-count = Count()
 HELLO = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
-
-
-def status_of(data):
-    return int(data[9:12]) if data[:7] == b"HTTP/1." else data[:100]
 
 
 def statuses(data):
@@ -191,7 +184,7 @@ def test_framing(s):
         + b"".join(b"1;a=b\r\n%c\r\n" % c for c in body) + b"000\r\nX-T: y\r\n\r\n",
         "blanks": post + b"content-LENGTH:\t %d \t\r\n\r\n" % len(body) + body,
         "empty lines first": b"\r\n\r\n" + post + b"Content-Length: %d\r\n\r\n" % len(body) + body,
-        "absolute form": post.replace(b"/v1", b"http://x:80/v1") + b"Content-Length: %d\r\n\r\n" % len(body) + body,
+        "absolute form": post.replace(b"/v1", b"http://LOCALHOST:80/v1") + b"Content-Length: %d\r\n\r\n" % len(body) + body,
         "query": post.replace(b"completions ", b"completions?a=b ") + b"Content-Length: %d\r\n\r\n" % len(body) + body,
     }
     for name, data in accepted.items():
@@ -470,14 +463,6 @@ def test_resets(s):
 
 
 # ---------------------------------------------------------------- keys
-
-
-def key_line(key, tenant, *limits, prefix="sha256:"):
-    return " ".join([prefix + hashlib.sha256(key.encode()).hexdigest(), tenant, *limits]) + "\n"
-
-
-def bearer(key):
-    return {"Authorization": f"Bearer {key}"}
 
 
 def test_keys(program):
@@ -957,32 +942,5 @@ OWN = [test_names_of_the_host, test_large_bodies, test_large_bodies_hold_up_nobo
        test_unix_socket, test_tls, test_service_manager, test_logs]
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--binary", required=True)
-    parser.add_argument("--filter", default="")
-    args = parser.parse_args()
-    program = Program(args.binary)
-
-    def run(test, arg):
-        results = []
-        try:
-            for r in test(arg):
-                results.append(r)
-        except Exception as e:  # a test that breaks off is a failure of its own
-            results.append((False, f"{type(e).__name__}: {e} at line {e.__traceback__.tb_next.tb_lineno if e.__traceback__.tb_next else '?'}"))
-        count.group(test.__name__, results)
-    if any(args.filter in t.__name__ for t in SHARED):
-        with Server(program) as s:
-            for test in SHARED:
-                if args.filter in test.__name__:
-                    run(test, s)
-        count.group("exit status", [(s.status == 0, s.status)])
-    for test in OWN:
-        if args.filter in test.__name__:
-            run(test, program)
-    return count.finish()
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_tests(__doc__, OWN, SHARED))

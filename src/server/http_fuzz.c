@@ -3,6 +3,7 @@
 #include "server/http_parse.h"
 
 #include <assert.h>
+#include <ctype.h>
 #include <stdlib.h>
 
 #define LIMIT ((size_t)4096)
@@ -34,6 +35,10 @@ static void fuzz_head(struct di_str in, size_t step)
     if (!di_str_eqc(a.path, "/")) /* which may be ours: http://host has none */
         check_within(in, a.path);
     check_within(in, a.query);
+    check_within(in, a.host);
+    assert(a.host.n == 0 || di_str_find(di_http_header(&a, "host"), a.host, 0) == 0);
+    for (size_t i = 0; i < a.host.n; i++) /* brackets and colons of IPv6 only */
+        assert(isalnum((unsigned char)a.host.p[i]) || strchr(a.host.p[0] == '[' ? "[]:." : "-_.", a.host.p[i]));
     assert(a.path.n > 0 && (size_t)whole <= in.n && !(a.chunked && a.has_length));
     for (size_t i = 0; i < a.n_headers; i++) {
         check_within(in, a.headers[i].name);

@@ -1,5 +1,6 @@
 #include "server/http_parse.h"
 
+#include <arpa/inet.h>
 #include <strings.h>
 
 /* tchar of RFC 9110 §5.6.2 */
@@ -84,8 +85,102 @@ static int64_t refuse(int status, const char **why, const char *sentence)
     return -status;
 }
 
+/* The path of the target, and of the absolute form, which proxies get, what stands for the host. */
+static int64_t parse_target(struct di_http_head *h, struct di_str *authority, const char **why)
+{
+    struct di_str path = h->target;
+    if (di_str_find(path, DI_STR("#"), 0) != SIZE_MAX)
+        return refuse(400, why, "the target of the request has a fragment");
+    if (path.n > 7 && strncasecmp(path.p, "http://", 7) == 0) {
+        size_t slash = di_str_find(path, DI_STR("/"), 7), end = slash == SIZE_MAX ? path.n : slash;
+        *authority = (struct di_str){path.p + 7, end - 7};
+        path = slash == SIZE_MAX ? DI_STR("/") : (struct di_str){path.p + slash, path.n - slash};
+    } else if (path.p[0] != '/' && !(di_str_eqc(path, "*") && di_str_eqc(h->method, "OPTIONS"))) {
+        return refuse(400, why, "the target of the request does not begin with /");
+    }
+    size_t mark = di_str_find(path, DI_STR("?"), 0);
+    h->path = (struct di_str){path.p, mark == SIZE_MAX ? path.n : mark};
+    h->query = mark == SIZE_MAX ? (struct di_str){0} : (struct di_str){path.p + mark + 1, path.n - mark - 1};
+    return 0;
+}
+
+/* ---- hosts */
+
+static bool parse_length(struct di_str s, uint64_t *out)
+{
+    if (!all(s, is_digit) || s.n > 18)
+        return false;
+    *out = 0;
+    for (size_t i = 0; i < s.n; i++)
+        *out = *out * 10 + (uint64_t)(s.p[i] - '0');
+    return true;
+}
+
+static bool is_name(unsigned char c)
+{
+    return is_digit(c) || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || c == '-' || c == '_';
+}
+
+static bool is_address(int family, struct di_str s)
+{
+    char text[INET6_ADDRSTRLEN], address[16];
+    if (s.n >= sizeof text)
+        return false;
+    memcpy(text, s.p, s.n);
+    text[s.n] = 0;
+    return inet_pton(family, text, address) == 1;
+}
+
+/* a.b.c with a dot at the end or not; where the last word is a number, all of it is an IPv4 address. */
+static bool is_host_name(struct di_str s)
+{
+    struct di_str word = {0};
+    for (size_t at = 0, end; at < s.n; at = end + 1) {
+        end = di_str_find(s, DI_STR("."), at);
+        end = end == SIZE_MAX ? s.n : end;
+        word = (struct di_str){s.p + at, end - at};
+        if (!all(word, is_name))
+            return false;
+    }
+    return s.n > 0 && s.n <= 254 && (!all(word, is_digit) || is_address(AF_INET, s));
+}
+
+/* host or host:port, nothing else that may stand in a URL: names, IPv4, [IPv6]. *port stays what it is without one. */
+static bool parse_host(struct di_str s, struct di_str *host, uint64_t *port)
+{
+    size_t close = s.n && s.p[0] == '[' ? di_str_find(s, DI_STR("]"), 0) : SIZE_MAX;
+    size_t colon = di_str_find(s, DI_STR(":"), close == SIZE_MAX ? 0 : close);
+    *host = (struct di_str){s.p, colon == SIZE_MAX ? s.n : colon};
+    if (colon != SIZE_MAX && (!parse_length((struct di_str){s.p + colon + 1, s.n - colon - 1}, port) || *port == 0 || *port > 65535))
+        return false;
+    if (close != SIZE_MAX)
+        return close + 1 == host->n && is_address(AF_INET6, (struct di_str){s.p + 1, close - 1});
+    return is_host_name(*host);
+}
+
+static bool same_host(struct di_str a, struct di_str b)
+{
+    return a.n == b.n && strncasecmp(a.p, b.p, a.n) == 0;
+}
+
+/* Host, and what an absolute target says of it. */
+static int64_t check_host(struct di_http_head *h, struct di_str authority, const char **why)
+{
+    struct di_str value = di_http_header(h, "host"), there;
+    uint64_t port = 80, there_port = 80;
+    if (value.n && !parse_host(value, &h->host, &port))
+        return refuse(400, why, "Host is not HOST or HOST:PORT");
+    if (!authority.p)
+        return 0;
+    if (!parse_host(authority, &there, &there_port) || !same_host(there, h->host) || port != there_port)
+        return refuse(400, why, "the target of the request has another host than Host");
+    return 0;
+}
+
+/* ---- lines */
+
 /* METHOD SP target SP HTTP/1.x */
-static int64_t parse_line(struct di_str line, struct di_http_head *h, const char **why)
+static int64_t parse_line(struct di_str line, struct di_http_head *h, struct di_str *authority, const char **why)
 {
     size_t a = di_str_find(line, DI_STR(" "), 0);
     size_t b = a == SIZE_MAX ? SIZE_MAX : di_str_find(line, DI_STR(" "), a + 1);
@@ -103,17 +198,7 @@ static int64_t parse_line(struct di_str line, struct di_http_head *h, const char
         return refuse(505, why, "this server speaks HTTP/1.1 and 1.0");
     h->minor = version.p[7] > '0';
     h->keep_alive = h->minor > 0;
-    struct di_str path = h->target;
-    if (path.n > 7 && strncasecmp(path.p, "http://", 7) == 0) { /* absolute form, as proxies get it */
-        size_t slash = di_str_find(path, DI_STR("/"), 7);
-        path = slash == SIZE_MAX ? DI_STR("/") : (struct di_str){path.p + slash, path.n - slash};
-    } else if (path.p[0] != '/' && !di_str_eqc(path, "*")) {
-        return refuse(400, why, "the target of the request does not begin with /");
-    }
-    size_t mark = di_str_find(path, DI_STR("?"), 0);
-    h->path = (struct di_str){path.p, mark == SIZE_MAX ? path.n : mark};
-    h->query = mark == SIZE_MAX ? (struct di_str){0} : (struct di_str){path.p + mark + 1, path.n - mark - 1};
-    return 0;
+    return parse_target(h, authority, why);
 }
 
 static int64_t parse_header(struct di_str line, struct di_http_head *h, const char **why)
@@ -133,16 +218,6 @@ static int64_t parse_header(struct di_str line, struct di_http_head *h, const ch
     return 0;
 }
 
-static bool parse_length(struct di_str s, uint64_t *out)
-{
-    if (!all(s, is_digit) || s.n > 18)
-        return false;
-    *out = 0;
-    for (size_t i = 0; i < s.n; i++)
-        *out = *out * 10 + (uint64_t)(s.p[i] - '0');
-    return true;
-}
-
 /* Words of Connection. */
 static void connection_words(struct di_str list, struct di_http_head *h)
 {
@@ -159,10 +234,25 @@ static void connection_words(struct di_str list, struct di_http_head *h)
     }
 }
 
+/* What it says once would be read by one program from the first, by another from the last of them. */
+static bool stands_once(struct di_http_head *h)
+{
+    static const char *const names[] = {"host",          "expect",    "content-type", "content-encoding",
+                                        "authorization", "x-api-key", "origin",       "anthropic-version"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        int times = 0;
+        for (size_t k = 0; k < h->n_headers; k++)
+            times += di_http_same_word(h->headers[k].name, names[i]);
+        if (times > 1)
+            return false;
+    }
+    return true;
+}
+
 /* The headers that say where the body ends, and what becomes of the connection. */
 static int64_t frame(struct di_http_head *h, const char **why)
 {
-    int hosts = 0;
+    bool host = false;
     for (size_t i = 0; i < h->n_headers; i++) {
         struct di_str name = h->headers[i].name, value = h->headers[i].value;
         if (di_http_same_word(name, "content-length")) {
@@ -182,13 +272,15 @@ static int64_t frame(struct di_http_head *h, const char **why)
                 return refuse(417, why, "the only expectation that is known is 100-continue");
             h->expects_continue = h->minor > 0;
         } else if (di_http_same_word(name, "host")) {
-            hosts++;
+            host = true;
         }
     }
     if (h->chunked && h->has_length)
         return refuse(400, why, "the request has both Content-Length and Transfer-Encoding");
-    if (hosts > 1 || (hosts == 0 && h->minor > 0))
+    if (!host && h->minor > 0)
         return refuse(400, why, "the request needs one Host header");
+    if (!stands_once(h))
+        return refuse(400, why, "a header that has one value stands twice");
     return 0;
 }
 
@@ -215,10 +307,11 @@ int64_t di_http_parse_head(struct di_str in, size_t limit, size_t *seen, struct 
     memset(out, 0, offsetof(struct di_http_head, headers));
     out->n_headers = 0;
     int64_t r = 0;
+    struct di_str authority = {0};
     for (size_t at = 0; at < end && r == 0;) {
         size_t stop = di_str_find(in, DI_STR("\r\n"), at);
         struct di_str line = {in.p + at, stop - at};
-        r = at == 0 ? parse_line(line, out, why) : parse_header(line, out, why);
+        r = at == 0 ? parse_line(line, out, &authority, why) : parse_header(line, out, why);
         at = stop + 2;
     }
     if (end == 0)
@@ -227,6 +320,8 @@ int64_t di_http_parse_head(struct di_str in, size_t limit, size_t *seen, struct 
         return refuse(414, why, "the target of the request is longer than 8192 bytes");
     if (r == 0)
         r = frame(out, why);
+    if (r == 0)
+        r = check_host(out, authority, why);
     return r ? r : (int64_t)end + 4;
 }
 

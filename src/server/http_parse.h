@@ -1,5 +1,6 @@
 /* HTTP/1.x requests: heads and chunked bodies, strictly (RFC 9112). What two servers could read in different ways is refused: bare line
- * feeds, folded lines, a second length, a length beside a transfer coding. Pure: no sockets, no allocation. */
+ * feeds, folded lines, a second length, a length beside a transfer coding, a broken Host or one that is not the target's, a header twice
+ * that has one value. Pure: no sockets, no allocation. */
 #ifndef DI_SERVER_HTTP_PARSE_H
 #define DI_SERVER_HTTP_PARSE_H
 
@@ -15,6 +16,7 @@ struct di_http_header {
 struct di_http_head {
     struct di_str method, target; /* the target as sent */
     struct di_str path, query;    /* of the target, still %-encoded; query without "?" */
+    struct di_str host;           /* of Host, without its port; "[::1]" keeps its brackets. Empty if there is none */
     int minor;                    /* HTTP/1.minor: 0 or 1 */
     bool keep_alive;              /* by version and Connection */
     bool chunked, has_length;

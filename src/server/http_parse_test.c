@@ -3,6 +3,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdint.h>
+#include <stdio.h>
 
 #include <cmocka.h>
 
@@ -19,7 +20,7 @@ static int64_t parse(const char *text, struct di_http_head *head)
 static void accepted(void **state)
 {
     static struct di_http_head h;
-    const char *text = "POST http://x:80/a%20b?c=d HTTP/1.1\r\nHost: x\r\nCONTENT-length: \t12 \r\nX: \xff y\r\n\r\nrest";
+    const char *text = "POST http://X:80/a%20b?c=d HTTP/1.1\r\nHost: x\r\nCONTENT-length: \t12 \r\nX: \xff y\r\n\r\nrest";
     (void)state;
     assert_int_equal(parse(text, &h), strlen(text) - 4);
     assert_true(di_str_eqc(h.method, "POST") && di_str_eqc(h.path, "/a%20b") && di_str_eqc(h.query, "c=d"));
@@ -31,9 +32,70 @@ static void accepted(void **state)
     assert_true(parse("GET / HTTP/1.1\r\nHost: x\r\nConnection: x ,\tCLOSE\r\n\r\n", &h) > 0 && !h.keep_alive);
     assert_true(parse("OPTIONS * HTTP/1.9\r\nHost: x\r\n\r\n", &h) > 0 && h.minor == 1 && di_str_eqc(h.path, "*"));
     assert_true(parse("GET http://x HTTP/1.1\r\nHost: x\r\n\r\n", &h) > 0 && di_str_eqc(h.path, "/"));
-    assert_true(parse("GET / HTTP/1.1\r\nHost:\r\n\r\n", &h) > 0);
+    assert_true(parse("GET / HTTP/1.1\r\nHost:\r\n\r\n", &h) > 0 && h.host.n == 0);
     assert_int_equal(parse("GET / HTTP/1.1\r\nHost: x\r\n\r", &h), 0);
     assert_int_equal(parse("", &h), 0);
+}
+
+/* What Host may be, and what is taken from it. */
+static void hosts(void **state)
+{
+    static const struct {
+        const char *value, *host; /* NULL: refused */
+    } cases[] = {
+        {"localhost", "localhost"},
+        {"Example.COM:8000", "Example.COM"},
+        {"a_b-1.internal.", "a_b-1.internal."},
+        {"127.0.0.1:1", "127.0.0.1"},
+        {"[::1]", "[::1]"},
+        {"[2001:db8::1]:65535", "[2001:db8::1]"},
+        {"1.example", "1.example"},
+        {"[::1].evil.example", NULL},
+        {"[::1", NULL},
+        {"[]", NULL},
+        {"[127.0.0.1]", NULL},
+        {"[::1%25lo]", NULL},
+        {"[::1]x:80", NULL},
+        {"::1", NULL},
+        {"a:b", NULL},
+        {"a:", NULL},
+        {"a:0", NULL},
+        {"a:65536", NULL},
+        {"a:80:80", NULL},
+        {":80", NULL},
+        {"a b", NULL},
+        {"a,b", NULL},
+        {"a/b", NULL},
+        {"u@a", NULL},
+        {"a?b", NULL},
+        {"a#b", NULL},
+        {"%61", NULL},
+        {"a\xff", NULL},
+        {".", NULL},
+        {".a", NULL},
+        {"a..b", NULL},
+        {"127.1", NULL},
+        {"127.0.0.1.1", NULL},
+        {"evil.127", NULL},
+        {"http://a", NULL},
+    };
+    static struct di_http_head h;
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        for (int minor = 0; minor < 2; minor++) {
+            char text[160];
+            snprintf(text, sizeof text, "GET / HTTP/1.%d\r\nHost: %s\r\n\r\n", minor, cases[i].value);
+            int64_t r = parse(text, &h);
+            if (cases[i].host ? r <= 0 || !di_str_eqc(h.host, cases[i].host) : r != -400)
+                fail_msg("Host: %s gave %lld", cases[i].value, (long long)r);
+        }
+    }
+    char name[300] = {0}, text[400];
+    for (size_t n = 250; n < 258; n++) {
+        memset(name, 'a', n);
+        snprintf(text, sizeof text, "GET / HTTP/1.1\r\nHost: %s\r\n\r\n", name);
+        assert_int_equal(parse(text, &h) > 0, n <= 254);
+    }
 }
 
 static void refused(void **state)
@@ -67,6 +129,21 @@ static void refused(void **state)
         {501, "GET / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: identity\r\n\r\n"},
         {400, "GET / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n"},
         {417, "GET / HTTP/1.1\r\nHost: x\r\nExpect: tea\r\n\r\n"},
+        {400, "GET http://h?/metrics HTTP/1.1\r\nHost: h\r\n\r\n"},
+        {400, "GET http://h#/metrics HTTP/1.1\r\nHost: h\r\n\r\n"},
+        {400, "GET /a#b HTTP/1.1\r\nHost: h\r\n\r\n"},
+        {400, "GET http:///metrics HTTP/1.1\r\nHost: h\r\n\r\n"},
+        {400, "GET http://u@h/ HTTP/1.1\r\nHost: h\r\n\r\n"},
+        {400, "GET http://h/ HTTP/1.1\r\nHost: i\r\n\r\n"},
+        {400, "GET http://h/ HTTP/1.1\r\nHost:\r\n\r\n"},
+        {400, "GET http://h/ HTTP/1.0\r\n\r\n"},
+        {400, "GET http://h:81/ HTTP/1.1\r\nHost: h\r\n\r\n"},
+        {400, "GET http://h/ HTTP/1.1\r\nHost: h:8000\r\n\r\n"},
+        {400, "GET * HTTP/1.1\r\nHost: x\r\n\r\n"},
+        {400, "GET / HTTP/1.1\r\nHost: x\r\nContent-Type: a/b\r\ncontent-type: a/b\r\n\r\n"},
+        {400, "GET / HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer a\r\nAuthorization: Bearer b\r\n\r\n"},
+        {400, "GET / HTTP/1.1\r\nHost: x\r\nX-Api-Key: a\r\nX-Api-Key: b\r\n\r\n"},
+        {400, "GET / HTTP/1.1\r\nHost: x\r\nContent-Encoding: identity\r\nContent-Encoding: gzip\r\n\r\n"},
     };
     static struct di_http_head h;
     (void)state;
@@ -157,8 +234,8 @@ static void unescaping(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(accepted), cmocka_unit_test(refused),    cmocka_unit_test(limits),
-        cmocka_unit_test(chunks),   cmocka_unit_test(unescaping),
+        cmocka_unit_test(accepted), cmocka_unit_test(hosts),  cmocka_unit_test(refused),
+        cmocka_unit_test(limits),   cmocka_unit_test(chunks), cmocka_unit_test(unescaping),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -259,17 +259,20 @@ static void take_ids(struct di_call *c)
         memcpy(c->trace, trace.p, trace.n);
 }
 
-/* Authorization: Bearer KEY, or x-api-key: KEY as Anthropic's clients send it. */
-static struct di_str presented_key(const struct di_http_head *h)
+/* Authorization: Bearer KEY, or x-api-key: KEY as Anthropic's clients send it. False: both, and not the same. */
+static bool presented_key(const struct di_http_head *h, struct di_str *key)
 {
     struct di_str bearer = di_http_header(h, "authorization");
-    if (bearer.n > 7 && di_http_same_word((struct di_str){bearer.p, 7}, "bearer ")) {
-        size_t i = 7;
-        while (i < bearer.n && bearer.p[i] == ' ')
-            i++;
-        return (struct di_str){bearer.p + i, bearer.n - i};
-    }
-    return di_http_header(h, "x-api-key");
+    *key = di_http_header(h, "x-api-key");
+    if (bearer.n <= 7 || !di_http_same_word((struct di_str){bearer.p, 7}, "bearer "))
+        return true;
+    size_t i = 7;
+    while (bearer.p[i] == ' ')
+        i++;
+    bearer = (struct di_str){bearer.p + i, bearer.n - i};
+    bool one = key->n == 0 || di_str_eq(*key, bearer);
+    *key = bearer;
+    return one;
 }
 
 /* Only JSON: a page of another site can make a browser send forms and plain text here without asking, but not this. */
@@ -350,12 +353,9 @@ static bool is_loopback(struct di_str host)
  * browser then sends that name. */
 static bool is_host_allowed(const struct di_server *s, const struct di_http_request *r)
 {
-    struct di_str host = di_http_header(&r->head, "host"), listens = {s->config.host, s->config.host ? strlen(s->config.host) : 0};
+    struct di_str host = r->head.host, listens = {s->config.host, s->config.host ? strlen(s->config.host) : 0};
     if (s->keys || !host.n || !is_loopback(listens) || strcmp(di_http_peer(r), "unix") == 0)
         return true;
-    size_t end = di_str_find(host, host.p[0] == '[' ? DI_STR("]") : DI_STR(":"), 0);
-    if (end != SIZE_MAX)
-        host.n = host.p[0] == '[' ? end + 1 : end;
     for (size_t i = 0; i < s->config.n_hosts; i++)
         if (strcmp(s->config.hosts[i], "*") == 0 || di_http_same_word(host, s->config.hosts[i]))
             return true;
@@ -388,7 +388,12 @@ void di_server_on_head(void *ctx, struct di_http_request *r)
     }
     struct di_key *key = NULL;
     if (s->keys && !c->row->open) {
-        key = di_keys_find(s->keys, presented_key(&r->head));
+        struct di_str presented;
+        if (!presented_key(&r->head, &presented)) {
+            refuse(c, 400, NULL, 0, "Authorization and x-api-key have different keys");
+            return;
+        }
+        key = di_keys_find(s->keys, presented);
         if (!key) {
             refuse(c, 401, NULL, 0, "the API key is missing or wrong");
             return;
