@@ -1,8 +1,12 @@
 #!/usr/bin/env python3
 """Who gets in and what is written down: forms of HTTP, hosts, credentials, sockets, logs. usage: test_serve_doors.py --binary FILE"""
+import json
+import os
+import re
+import signal
 import sys
 
-from serving import Server, bearer, key_line, run_tests, status_of
+from serving import Server, bearer, chat_body, key_line, run_tests, status_of
 
 HEAD = b"GET %s HTTP/1.1\r\nConnection: close\r\nHost: %s\r\n%s\r\n"
 
@@ -37,7 +41,35 @@ def test_two_credentials(program):
             yield r.status == 400 and "different keys" in r.error(), (second, r)
 
 
-OWN = [test_forms_with_two_readings, test_two_credentials]
+def test_log_lines(program):
+    """Each line is JSON whatever names are made of, and holds nothing that a client wrote but method, path and ids."""
+    long = "模型" * 30  # 180 bytes: a cut anywhere but behind each third byte is inside a character
+    keys = os.fsencode(program.path("keys")) + b"\xff\xfe"
+    with open(keys, "w") as f:
+        f.write(key_line("alpha", "team-a"))
+    with Server(program, "--served-model-name", "a" + long, "--served-model-name", "b*", "--api-keys", os.fsdecode(keys), "--access-log", "-",
+                "--log-format", "json") as s:
+        def ask(id, model, path="/v1/chat/completions"):
+            return s.post(path, chat_body("My hovercraft", model=model, max_tokens=1), {"X-Request-Id": id, **bearer("alpha")})
+
+        for id, model in (("own", "a" + long), ("family", "b" + long), ("other", "秘密" * 40), ("none", "")):
+            yield ask(id, model).status == 200, id
+        yield ask("query", "x", "/v1/chat/completions?secret").status == 200, "query"
+        yield ask("long", "x", "/" + "p" * 5000).status == 404, "long"
+        os.unlink(keys)
+        s.signal(signal.SIGHUP)
+        yield s.until(lambda: "the keys stay" in s.messages()) is not None, "told"
+        yield s.until(lambda: "pppp" in s.messages()) is not None, "logged"
+        with open(s.err_path, "rb") as f:
+            lines = [json.loads(line) for line in f.read().decode("utf-8").splitlines() if line.startswith("{")]  # the plan stays text
+    seen = {r["request_id"]: r for r in lines if "request_id" in r}
+    yield [seen[id].get("model") for id in ("own", "family", "other", "none")] == ["a" + long, "b*", None, "a" + long], seen
+    yield [r for r in lines if r["event"] == "error" and "\ufffd\ufffd" in r["message"]] != [], lines
+    yield seen["query"]["path"] == "/v1/chat/completions" and seen["long"]["path"] == "/" + "p" * 255, seen
+    yield not re.search("hovercraft|秘|secret|alpha", json.dumps(lines, ensure_ascii=False)), lines
+
+
+OWN = [test_log_lines, test_forms_with_two_readings, test_two_credentials]
 
 if __name__ == "__main__":
     sys.exit(run_tests(__doc__, OWN))

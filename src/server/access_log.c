@@ -1,9 +1,12 @@
 /* Lines about requests, and the server's messages: text for people, or JSON objects. */
 #include "base/json.h"
+#include "base/utf8.h"
 #include "server/server_impl.h"
 
 #include <stdio.h>
 #include <time.h>
+
+#define MAX_PATH ((size_t)256)
 
 static void add_time(struct di_buf *b)
 {
@@ -16,13 +19,23 @@ static void add_time(struct di_buf *b)
         di_buf_addf(b, "%s.%03dZ", text, (int)(t.tv_nsec / 1000000));
 }
 
+/* Whatever bytes the system or an operator gave (names of files and models, messages about them), a line is valid JSON. */
+static void add_string(struct di_buf *b, struct di_str text)
+{
+    struct di_buf whole = {0};
+    di_utf8_add_lossy(&whole, text);
+    di_json_write_string(b, di_buf_str(&whole));
+    b->failed |= whole.failed;
+    di_buf_fini(&whole);
+}
+
 /* ,"name":"value" unless it is empty */
 static void add_member(struct di_buf *b, const char *name, struct di_str value)
 {
     if (value.n == 0)
         return;
     di_buf_addf(b, ",\"%s\":", name);
-    di_json_write_string(b, value);
+    add_string(b, value);
 }
 
 static void add_word(struct di_buf *b, const char *name, const char *value)
@@ -48,7 +61,9 @@ void di_access_log(struct di_server *s, const struct di_http_request *r, const s
     bool running = c && c->state == DI_CALL_RUNNING;         /* before that, a preparing thread counts its submissions */
     int status = r->answered && r->status ? r->status : 499; /* the client left: nginx's number for it */
     struct di_str method = r->head.method.n ? r->head.method : DI_STR("-"), path = r->head.path.n ? r->head.path : DI_STR("-");
-    const char *tenant = c && c->key ? c->key->name : "", *id = c ? c->id : "", *trace = c ? c->trace : "", *model = c ? c->model : "";
+    path.n = path.n < MAX_PATH ? path.n : MAX_PATH; /* a parsed head's method and path are ASCII without blanks */
+    const char *tenant = c && c->key ? c->key->name : "", *id = c ? c->id : "", *trace = c ? c->trace : "",
+               *model = c && c->model ? c->model : "";
     if (s->config.json_log) {
         di_buf_adds(&b, "{\"time\":\"");
         add_time(&b);
@@ -93,7 +108,7 @@ void di_server_message(void *ctx, enum di_log_level level, const char *text)
         di_buf_adds(&b, "{\"time\":\"");
         add_time(&b);
         di_buf_addf(&b, "\",\"event\":\"%s\",\"message\":", di_log_level_name(level));
-        di_json_write_string(&b, di_str_c(text));
+        add_string(&b, di_str_c(text));
         di_buf_addc(&b, '}');
     } else {
         di_buf_addf(&b, "%s: %s", di_log_level_name(level), text);

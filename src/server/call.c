@@ -236,7 +236,7 @@ static void prepared(struct di_call *c)
         }
     }
     if (c->x)
-        snprintf(c->model, sizeof c->model, "%s", di_exchange_model(c->x));
+        c->model = di_exchange_model(c->x);
     di_records_each(&c->early, take_early, NULL);
     di_buf_fini(&c->early);
     put(c);

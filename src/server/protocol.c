@@ -129,15 +129,15 @@ static di_status make_id(struct di_exchange *x, di_error *err)
     return status;
 }
 
-bool di_model_known(const struct di_exchange_setup *setup, struct di_str name)
+const char *di_model_served(const struct di_exchange_setup *setup, struct di_str name)
 {
     for (size_t i = 0; i < setup->n_names; i++) {
         struct di_str known = di_str_c(setup->names[i]);
         bool all = known.n && known.p[known.n - 1] == '*';
         if (all ? di_str_starts(name, (struct di_str){known.p, known.n - 1}) : di_str_eq(name, known))
-            return true;
+            return setup->names[i];
     }
-    return false;
+    return NULL;
 }
 
 static di_status read_model(struct di_exchange *x, struct di_http_error *error, di_error *err)
@@ -145,7 +145,7 @@ static di_status read_model(struct di_exchange *x, struct di_http_error *error, 
     struct di_str name = di_field_string(x->json, "model");
     if (!name.n)
         name = di_str_c(x->setup->n_names ? x->setup->names[0] : "");
-    else if (x->setup->reject_unknown_models && !di_model_known(x->setup, name)) {
+    else if (x->setup->reject_unknown_models && !di_model_served(x->setup, name)) {
         di_http_error_set(error, 404, "model_not_found", "model", "The model \"%.*s\" does not exist here.",
                           (int)(name.n < 80 ? name.n : 80), name.p);
         return DI_ERR_NOT_FOUND;
@@ -249,7 +249,7 @@ const char *di_exchange_content_type(const struct di_exchange *x)
 }
 const char *di_exchange_model(const struct di_exchange *x)
 {
-    return x->model ? x->model : "";
+    return x->model ? di_model_served(x->setup, di_str_c(x->model)) : NULL;
 }
 const char *di_exchange_id(const struct di_exchange *x)
 {

@@ -102,8 +102,9 @@ void di_exchange_destroy(struct di_exchange *x); /* NULL is allowed */
 
 bool di_exchange_streams(const struct di_exchange *x);             /* events as they come; else one body at the end */
 const char *di_exchange_content_type(const struct di_exchange *x); /* of a 200 response; errors before it are application/json */
-/* The model name as requested and the id of the response, for logs; "" for routes without one. Live until destroy. */
+/* Which of the setup's names was asked for (so it outlives the exchange), NULL if none of them was: what the client wrote is not for logs. */
 const char *di_exchange_model(const struct di_exchange *x);
+/* Of the response; "" for routes without one. Lives until destroy. */
 const char *di_exchange_id(const struct di_exchange *x);
 
 size_t di_exchange_submissions(const struct di_exchange *x);

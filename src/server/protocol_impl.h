@@ -138,6 +138,7 @@ void di_write_token(struct di_buf *b, const di_engine *engine, int32_t id, struc
 
 /* models, tokenize, count_tokens, ...: fills x->reply. */
 di_status di_exchange_reply(struct di_exchange *x, di_error *err);
-bool di_model_known(const struct di_exchange_setup *setup, struct di_str name);
+/* The one of the setup's names that stands for this one, or NULL. */
+const char *di_model_served(const struct di_exchange_setup *setup, struct di_str name);
 
 #endif

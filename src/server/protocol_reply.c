@@ -51,7 +51,7 @@ static void write_models(struct di_buf *b, const struct di_exchange_setup *s)
 static di_status model(struct di_exchange *x, di_error *err)
 {
     struct di_str id = x->request.id;
-    if (!di_utf8_valid(id, NULL) || !di_model_known(x->setup, id))
+    if (!di_utf8_valid(id, NULL) || !di_model_served(x->setup, id))
         return di_fail(err, DI_ERR_NOT_FOUND, "model", "the model \"%.*s\" does not exist here", (int)(id.n < 80 ? id.n : 80), id.p);
     char *name = di_arena_strndup(&x->arena, id.p, id.n);
     if (!name)

@@ -65,7 +65,7 @@ struct di_call {
     int64_t sent_ns; /* the latest output */
     int64_t prompt_tokens, cached_tokens, completion_tokens;
     bool cancelled;
-    char model[64];
+    const char *model; /* as it is served, or NULL */
 };
 
 /* Threads that read bodies and tokenize, so that a large one delays no stream; nor another request: large ones wait for the first thread,
