@@ -9,7 +9,9 @@ import re
 import sys
 
 import anthropic.types
+import openai
 import openai.types.responses
+from pydantic import TypeAdapter
 
 import dialects
 from program import Count, Program
@@ -98,6 +100,74 @@ def test_thinking_is_counted(server):
         usages = [post(server, "messages", body).json()["usage"], dialects.join_messages(dialects.events(post(server, "messages", {**body, "stream": True}).body))[0]["usage"]]
         counts = [u["output_tokens_details"]["thinking_tokens"] for u in usages]
         yield counts[0] == counts[1] and (0 < counts[0] < usages[0]["output_tokens"] if not thinking else counts[0] == 0), (thinking, usages)
+
+
+# ---- Responses: what is stored
+
+def test_stored_items(server):
+    client = openai.OpenAI(base_url=server.url + "/v1", api_key="none", max_retries=0)
+
+    def make(items, **fields):
+        return client.responses.create(model="nano", input=items, **{"temperature": 0, "max_output_tokens": 300, **fields})
+
+    first = make("Repeat: apple")
+    whole = [{"role": "user", "content": "Repeat: apple"}, *[o.model_dump(exclude_none=True) for o in first.output], {"role": "user", "content": "Again."}]
+    by_name = [{"role": "user", "content": "Repeat: apple"}, *[{"type": "item_reference", "id": o.id} for o in first.output], {"role": "user", "content": "Again."}]
+    a, b = make(whole, store=False), make(by_name)
+    yield a.output_text == b.output_text and a.usage.input_tokens == b.usage.input_tokens > first.usage.input_tokens, (a, b)
+    count = lambda **fields: client.responses.input_tokens.count(model="nano", **fields)
+    for fields in ({"input": whole}, {"input": by_name}, {"input": "Again.", "previous_response_id": first.id}):
+        n = count(**fields)
+        yield n.input_tokens == a.usage.input_tokens and n.object == "response.input_tokens", (fields, n)
+    yield count(input="Again.", instructions="Be brief.", tools=[{"type": "function", "name": "f", "parameters": {"type": "object", "properties": {}}}]).input_tokens > \
+        count(input="Again.").input_tokens, "instructions and tools count"
+    third = make([{"type": "item_reference", "id": b.output[-1].id}, {"role": "user", "content": "x"}])
+    yield third.usage.input_tokens > 0, "of a response whose own input had references"
+    item = first.output[-1].id
+    for items, name in (([{"type": "item_reference", "id": "msg_resp_gone_0"}], "msg_resp_gone_0"), ([{"type": "item_reference", "id": item}] * 2, item),
+                        ([{"type": "item_reference", "id": item + "0"}], item + "0"), ([{"type": "item_reference"}], '""'), ([{"type": "item_reference", "id": "_"}], '"_"')):
+        for ask in (make, lambda items: count(input=items)):
+            try:
+                ask(items)
+                yield False, f"accepted: {items}"
+            except openai.BadRequestError as e:
+                yield name in e.message and e.param.startswith("input["), (items, e)
+    for items, name in (([{"type": "computer_call", "call_id": "c"}], "computer_call"), ([{"type": "compaction", "encrypted_content": "x"}], "compaction")):
+        try:
+            make(items)
+            yield False, f"accepted: {items}"
+        except openai.BadRequestError as e:
+            yield name in e.message and e.param == "input[0].type", (items, e)
+    try:
+        make("Hi", background=True)
+        yield False, "background"
+    except openai.BadRequestError as e:
+        yield e.param == "background", e
+
+
+def test_input_items(server):
+    client = openai.OpenAI(base_url=server.url + "/v1", api_key="none", max_retries=0)
+    call = [{"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}"}, {"type": "function_call_output", "call_id": "c1", "output": "4"}]
+    sent = [{"role": "user", "content": "one"}, {"type": "message", "role": "assistant", "content": "two"}, *call, {"role": "user", "content": [{"type": "input_text", "text": "three"}]}]
+    r = client.responses.create(model="nano", input=sent, temperature=0)
+    ITEMS = TypeAdapter(openai.types.responses.ResponseItemList)
+    raw = server.get(f"/v1/responses/{r.id}/input_items?order=asc").json()
+    ITEMS.validate_python(raw)
+    texts = [v["content"][0]["text"] if v["type"] == "message" else v.get("output", v.get("arguments")) for v in raw["data"]]
+    yield texts == ["one", "two", "{}", "4", "three"] and not raw["has_more"] and raw["first_id"] == raw["data"][0]["id"] and raw["last_id"] == raw["data"][-1]["id"], raw
+    yield [v.id for v in client.responses.input_items.list(r.id)] == [v["id"] for v in raw["data"]][::-1], "the latest first"
+    yield [v.id for v in client.responses.input_items.list(r.id, limit=2, order="asc")] == [v["id"] for v in raw["data"]], "page by page"
+    more = client.responses.create(model="nano", input="four", temperature=0, previous_response_id=r.id)
+    n = len(list(client.responses.input_items.list(more.id)))
+    yield n == len(sent) + len(r.output) + 1, (n, more)
+    for query, param in (("limit=0", "limit"), ("limit=101", "limit"), ("limit=x", "limit"), ("limit=", "limit"), ("order=up", "order"), ("after=gone", "after"), ("after=", "after"),
+                         ("after=%zz", "after")):
+        e = server.get(f"/v1/responses/{r.id}/input_items?{query}")
+        yield e.status == 400 and e.json()["error"]["param"] == param, (query, e)
+    for path in ("/v1/responses/resp_gone/input_items", "/v1/responses//input_items", "/v1/responses/input_items"):
+        yield server.get(path).status == 404, path
+    e = server.post(f"/v1/responses/{r.id}/input_items", {})
+    yield e.status == 405 and e.headers["allow"] == "OPTIONS, GET, HEAD, DELETE", e
 
 
 def main():

@@ -39,6 +39,7 @@ static void call_destroy(struct di_call *c)
     di_key_release(c->key);
     di_buf_fini(&c->body);
     di_buf_fini(&c->path_id);
+    di_buf_fini(&c->query);
     di_buf_fini(&c->early);
     di_buf_fini(&c->whole);
     di_free(c->subs);
@@ -369,6 +370,7 @@ static void prepare(struct di_call *c)
     struct di_exchange_request request = {.route = c->row->route,
                                           .body = di_buf_str(&c->body),
                                           .id = di_buf_str(&c->path_id),
+                                          .query = di_buf_str(&c->query),
                                           .request_id = di_str_c(c->id),
                                           .tenant = c->key ? c->key->tenant : 0,
                                           .now = (int64_t)time(NULL)};

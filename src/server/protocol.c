@@ -19,6 +19,8 @@ static const struct {
     [DI_ROUTE_RESPONSES] = {&di_responses_ops, "responses", DI_DIALECT_OPENAI, true},
     [DI_ROUTE_RESPONSE_GET] = {NULL, "", DI_DIALECT_OPENAI, false},
     [DI_ROUTE_RESPONSE_DELETE] = {NULL, "", DI_DIALECT_OPENAI, false},
+    [DI_ROUTE_RESPONSE_ITEMS] = {NULL, "", DI_DIALECT_OPENAI, false},
+    [DI_ROUTE_RESPONSE_TOKENS] = {NULL, "responses", DI_DIALECT_OPENAI, true},
     [DI_ROUTE_MODELS] = {NULL, "", DI_DIALECT_OPENAI, false},
     [DI_ROUTE_MODEL] = {NULL, "", DI_DIALECT_OPENAI, false},
     [DI_ROUTE_TOKENIZE] = {NULL, "", DI_DIALECT_OPENAI, true},
@@ -72,10 +74,9 @@ di_status di_exchange_make_answers(struct di_exchange *x, size_t bodies, size_t 
 }
 
 /* Objects end in a brace: what is put before it overrides what stands in front. */
-di_status di_exchange_take_body(struct di_exchange *x, size_t i, struct di_str extra, di_error *err)
+di_status di_exchange_write_body(const struct di_exchange *x, struct di_str extra, struct di_buf *b, di_error *err)
 {
     struct di_str body = x->request.body;
-    struct di_buf *b = &x->bodies[i];
     while (body.n && body.p[body.n - 1] != '}')
         body.n--;
     di_buf_reserve(b, body.n + extra.n + 1);
@@ -87,6 +88,11 @@ di_status di_exchange_take_body(struct di_exchange *x, size_t i, struct di_str e
     di_buf_addv(b, extra);
     di_buf_addc(b, '}');
     return di_buf_ok(b, err);
+}
+
+di_status di_exchange_take_body(struct di_exchange *x, size_t i, struct di_str extra, di_error *err)
+{
+    return di_exchange_write_body(x, extra, &x->bodies[i], err);
 }
 
 static di_status random_bytes(const struct di_exchange_setup *s, void *bytes, size_t n, di_error *err)

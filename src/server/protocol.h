@@ -52,6 +52,8 @@ enum di_route {
     DI_ROUTE_RESPONSES,       /* POST /v1/responses */
     DI_ROUTE_RESPONSE_GET,    /* GET /v1/responses/{id}; 404 unless a store exists */
     DI_ROUTE_RESPONSE_DELETE, /* DELETE /v1/responses/{id} */
+    DI_ROUTE_RESPONSE_ITEMS,  /* GET /v1/responses/{id}/input_items */
+    DI_ROUTE_RESPONSE_TOKENS, /* POST /v1/responses/input_tokens */
     DI_ROUTE_MODELS,          /* GET /v1/models */
     DI_ROUTE_MODEL,           /* GET /v1/models/{id} */
     DI_ROUTE_TOKENIZE,        /* POST /tokenize */
@@ -85,6 +87,7 @@ struct di_exchange_request {
     enum di_route route;
     struct di_str body;       /* borrowed until the exchange is destroyed */
     struct di_str id;         /* {id} of the path, decoded; else empty */
+    struct di_str query;      /* of the target, still %-encoded; borrowed until the exchange is created */
     struct di_str request_id; /* of the transport, for Anthropic's errors; may be empty; borrowed until destroy */
     uint64_t tenant;          /* of the API key; 0 without keys */
     int64_t now;              /* seconds since 1970 */

@@ -99,6 +99,8 @@ int64_t di_field_int(const struct di_json *object, const char *key, int64_t othe
 di_status di_exchange_make_answers(struct di_exchange *x, size_t bodies, size_t samples, di_error *err);
 /* The request's body as body i, with `extra` appended: ",\"key\":value" as often as wanted. A repeated key's last value counts. */
 di_status di_exchange_take_body(struct di_exchange *x, size_t i, struct di_str extra, di_error *err);
+/* The same into any buffer. */
+di_status di_exchange_write_body(const struct di_exchange *x, struct di_str extra, struct di_buf *b, di_error *err);
 
 /* ---- writing ---- */
 void di_write_key(struct di_buf *b, const char *key); /* ,"key": */
@@ -140,5 +142,10 @@ void di_write_token(struct di_buf *b, const di_engine *engine, int32_t id, struc
 di_status di_exchange_reply(struct di_exchange *x, di_error *err);
 /* The one of the setup's names that stands for this one, or NULL. */
 const char *di_model_served(const struct di_exchange_setup *setup, struct di_str name);
+/* Of Responses, with a store: append the items of the conversation so far, those of the request included, separated by commas; and to
+ * `extra` what the body must say instead if it names a response or items that are stored. Without a store it does nothing. */
+di_status di_stored_conversation(struct di_exchange *x, struct di_buf *items, struct di_buf *extra, di_error *err);
+/* The input of a stored response as a list: fills x->reply. */
+di_status di_stored_input_items(struct di_exchange *x, di_error *err);
 
 #endif

@@ -84,15 +84,24 @@ out:
 static di_status count_tokens(struct di_exchange *x, di_error *err)
 {
     di_status status = DI_OK;
+    bool responses = x->request.route == DI_ROUTE_RESPONSE_TOKENS;
+    struct di_buf items = {0}, extra = {0}, body = {0};
     di_submission s;
     size_t n;
+    if (responses)
+        TRY(di_stored_conversation(x, &items, &extra, err));
+    TRY(di_buf_ok(&extra, err));
+    TRY(di_exchange_write_body(x, di_buf_str(&extra), &body, err));
     di_submission_init(&s, sizeof s);
-    s.json = x->request.body.p;
-    s.json_bytes = x->request.body.n;
+    s.json = body.p;
+    s.json_bytes = body.n;
     s.protocol = x->protocol;
     TRY(di_engine_prompt(x->setup->engine, &s, NULL, 0, &n, err));
-    di_buf_addf(&x->reply, "{\"input_tokens\":%zu}", n);
+    di_buf_addf(&x->reply, responses ? "{\"object\":\"response.input_tokens\",\"input_tokens\":%zu}" : "{\"input_tokens\":%zu}", n);
 out:
+    di_buf_fini(&items);
+    di_buf_fini(&extra);
+    di_buf_fini(&body);
     return status;
 }
 
@@ -202,9 +211,11 @@ di_status di_exchange_reply(struct di_exchange *x, di_error *err)
     switch (x->request.route) {
     case DI_ROUTE_MODELS: write_models(&x->reply, x->setup); break;
     case DI_ROUTE_MODEL: TRY(model(x, err)); break;
-    case DI_ROUTE_COUNT_TOKENS: TRY(count_tokens(x, err)); break;
+    case DI_ROUTE_COUNT_TOKENS:
+    case DI_ROUTE_RESPONSE_TOKENS: TRY(count_tokens(x, err)); break;
     case DI_ROUTE_TOKENIZE: TRY(tokenize(x, err)); break;
     case DI_ROUTE_DETOKENIZE: TRY(detokenize(x, err)); break;
+    case DI_ROUTE_RESPONSE_ITEMS: TRY(di_stored_input_items(x, err)); break;
     case DI_ROUTE_RESPONSE_GET: TRY(stored(x, false, err)); break;
     case DI_ROUTE_RESPONSE_DELETE: TRY(stored(x, true, err)); break;
     default: break;

@@ -17,45 +17,6 @@ struct own {
 
 /* ---------------------------------------------------------------- request */
 
-/* The input as items separated by commas. */
-static void add_input(struct di_buf *b, const struct di_json *input)
-{
-    if (di_json_is(input, DI_JSON_STRING)) {
-        di_buf_adds(b, b->n ? ",{\"role\":\"user\",\"content\":" : "{\"role\":\"user\",\"content\":");
-        di_json_write_string(b, input->text);
-        di_buf_addc(b, '}');
-        return;
-    }
-    for (const struct di_json *v = di_json_is(input, DI_JSON_ARRAY) ? input->child : NULL; v; v = v->next) {
-        if (b->n)
-            di_buf_addc(b, ',');
-        di_json_write_compact(b, v);
-    }
-}
-
-static di_status read_conversation(struct di_exchange *x, struct di_buf *extra, di_error *err)
-{
-    struct own *own = x->own;
-    di_status status = DI_OK;
-    struct di_str previous = di_field_string(x->json, "previous_response_id");
-    const struct di_json *store = di_field(x->json, "store");
-    if (!x->setup->store)
-        return DI_OK; /* the engine refuses what needs one */
-    own->store = !(di_json_is(store, DI_JSON_BOOL) && !store->boolean);
-    if (previous.n)
-        CHECK(di_response_store_get(x->setup->store, x->request.tenant, previous, &own->input, NULL), err, DI_ERR_NOT_FOUND,
-              "previous_response_id", "there is no response with this id (any more): send the whole input");
-    add_input(&own->input, di_field(x->json, "input"));
-    if (previous.n) {
-        di_buf_adds(extra, ",\"previous_response_id\":null,\"input\":[");
-        di_buf_addv(extra, di_buf_str(&own->input));
-        di_buf_addc(extra, ']');
-    }
-    TRY(di_buf_ok(&own->input, err));
-out:
-    return status;
-}
-
 static bool includes(const struct di_json *list, const char *what)
 {
     for (const struct di_json *v = di_json_is(list, DI_JSON_ARRAY) ? list->child : NULL; v; v = v->next)
@@ -76,7 +37,9 @@ static di_status read(struct di_exchange *x, di_error *err)
     if (asked && !di_field(x->json, "top_logprobs"))
         di_buf_adds(&extra, ",\"top_logprobs\":0");
     TRY(di_exchange_make_answers(x, 1, 1, err));
-    TRY(read_conversation(x, &extra, err));
+    const struct di_json *store = di_field(x->json, "store");
+    own->store = x->setup->store && !(di_json_is(store, DI_JSON_BOOL) && !store->boolean);
+    TRY(di_stored_conversation(x, &own->input, &extra, err));
     TRY(di_buf_ok(&extra, err));
     if (extra.n)
         TRY(di_exchange_take_body(x, 0, di_buf_str(&extra), err));

@@ -11,17 +11,21 @@ static void answer_metrics(struct di_call *c);
 static void answer_status(struct di_call *c);
 static void answer_page(struct di_call *c);
 
-#define EXCHANGE(verb, path, route)                  \
+#define EXCHANGE(verb, path, route)                        \
+    {                                                      \
+        path, false, verb, false, NULL, route, false, NULL \
+    }
+#define OF_ID(verb, path, end, route)                    \
+    {                                                    \
+        path, true, verb, false, NULL, route, false, end \
+    }
+#define GENERATE(path, route)                               \
+    {                                                       \
+        path, false, "POST", false, NULL, route, true, NULL \
+    }
+#define HERE(path, open, fn)                         \
     {                                                \
-        path, false, verb, false, NULL, route, false \
-    }
-#define GENERATE(path, route)                         \
-    {                                                 \
-        path, false, "POST", false, NULL, route, true \
-    }
-#define HERE(path, open, fn)                   \
-    {                                          \
-        path, false, "GET", open, fn, 0, false \
+        path, false, "GET", open, fn, 0, false, NULL \
     }
 
 /* spec/encoding.md §4.1. DeepSeek's base URL has no /v1. */
@@ -38,18 +42,21 @@ static const struct di_route_row rows[] = {
     GENERATE("/responses", DI_ROUTE_RESPONSES),
     EXCHANGE("POST", "/v1/messages/count_tokens", DI_ROUTE_COUNT_TOKENS),
     EXCHANGE("POST", "/anthropic/v1/messages/count_tokens", DI_ROUTE_COUNT_TOKENS),
+    EXCHANGE("POST", "/v1/responses/input_tokens", DI_ROUTE_RESPONSE_TOKENS),
+    EXCHANGE("POST", "/responses/input_tokens", DI_ROUTE_RESPONSE_TOKENS),
     EXCHANGE("GET", "/v1/models", DI_ROUTE_MODELS),
     EXCHANGE("GET", "/models", DI_ROUTE_MODELS),
     EXCHANGE("GET", "/beta/models", DI_ROUTE_MODELS),
     EXCHANGE("GET", "/anthropic/v1/models", DI_ROUTE_MODELS),
     EXCHANGE("POST", "/tokenize", DI_ROUTE_TOKENIZE),
     EXCHANGE("POST", "/detokenize", DI_ROUTE_DETOKENIZE),
-    {"/v1/models/", true, "GET", false, NULL, DI_ROUTE_MODEL, false},
-    {"/models/", true, "GET", false, NULL, DI_ROUTE_MODEL, false},
-    {"/beta/models/", true, "GET", false, NULL, DI_ROUTE_MODEL, false},
-    {"/anthropic/v1/models/", true, "GET", false, NULL, DI_ROUTE_MODEL, false},
-    {"/v1/responses/", true, "GET", false, NULL, DI_ROUTE_RESPONSE_GET, false},
-    {"/v1/responses/", true, "DELETE", false, NULL, DI_ROUTE_RESPONSE_DELETE, false},
+    OF_ID("GET", "/v1/models/", NULL, DI_ROUTE_MODEL),
+    OF_ID("GET", "/models/", NULL, DI_ROUTE_MODEL),
+    OF_ID("GET", "/beta/models/", NULL, DI_ROUTE_MODEL),
+    OF_ID("GET", "/anthropic/v1/models/", NULL, DI_ROUTE_MODEL),
+    OF_ID("GET", "/v1/responses/", "/input_items", DI_ROUTE_RESPONSE_ITEMS),
+    OF_ID("GET", "/v1/responses/", NULL, DI_ROUTE_RESPONSE_GET),
+    OF_ID("DELETE", "/v1/responses/", NULL, DI_ROUTE_RESPONSE_DELETE),
     HERE("/health", true, answer_health),
     HERE("/health_generate", true, answer_health),
     HERE("/ping", true, answer_health),
@@ -78,6 +85,14 @@ struct di_str di_call_headers(struct di_call *c, bool stream)
     return di_buf_str(b);
 }
 
+static bool is_at(const struct di_route_row *row, struct di_str path)
+{
+    struct di_str from = di_str_c(row->path), end = di_str_c(row->end);
+    if (!row->more)
+        return di_str_eq(path, from);
+    return path.n > from.n + end.n && di_str_starts(path, from) && (!end.n || memcmp(path.p + path.n - end.n, end.p, end.n) == 0);
+}
+
 static struct di_str errors_headers(struct di_call *c, int status, int retry_after)
 {
     struct di_buf *b = &c->server->extra;
@@ -87,10 +102,13 @@ static struct di_str errors_headers(struct di_call *c, int status, int retry_aft
     if (status == 401)
         di_buf_adds(b, "WWW-Authenticate: Bearer\r\n");
     if (status == 405) {
+        const char *before = "";
         di_buf_adds(b, "Allow: OPTIONS");
         for (size_t i = 0; i < N_ROWS; i++)
-            if (di_str_eqc(c->http->head.path, rows[i].path) || (rows[i].more && di_str_starts(c->http->head.path, di_str_c(rows[i].path))))
-                di_buf_addf(b, ", %s%s", rows[i].verb, strcmp(rows[i].verb, "GET") == 0 ? ", HEAD" : "");
+            if (is_at(&rows[i], c->http->head.path) && strcmp(rows[i].verb, before) != 0) {
+                before = rows[i].verb;
+                di_buf_addf(b, ", %s%s", before, strcmp(before, "GET") == 0 ? ", HEAD" : "");
+            }
         di_buf_adds(b, "\r\n");
     }
     return di_buf_str(b);
@@ -181,7 +199,7 @@ static const struct di_page_file *find_page(struct di_str path)
     return NULL;
 }
 
-static const struct di_route_row page_row = {"", false, "GET", true, answer_page, 0, false};
+static const struct di_route_row page_row = HERE("", true, answer_page);
 
 static void answer_page(struct di_call *c)
 {
@@ -210,8 +228,7 @@ static const struct di_route_row *find_row(const struct di_http_head *h, int *st
 {
     *status = 404;
     for (size_t i = 0; i < N_ROWS; i++) {
-        struct di_str path = di_str_c(rows[i].path);
-        bool here = rows[i].more ? h->path.n > path.n && di_str_starts(h->path, path) : di_str_eq(h->path, path);
+        bool here = is_at(&rows[i], h->path);
         if (here && is_verb(h->method, rows[i].verb))
             return &rows[i];
         if (here)
@@ -413,11 +430,12 @@ void di_server_on_request(void *ctx, struct di_http_request *r)
     }
     if (c->row->more) {
         struct di_str path = r->head.path;
-        size_t n = strlen(c->row->path);
-        if (!di_http_unescape((struct di_str){path.p + n, path.n - n}, &c->path_id)) {
+        size_t n = strlen(c->row->path), end = c->row->end ? strlen(c->row->end) : 0;
+        if (!di_http_unescape((struct di_str){path.p + n, path.n - n - end}, &c->path_id)) {
             refuse(c, 404, NULL, 0, "the id in the path is no text");
             return;
         }
+        di_buf_addv(&c->query, r->head.query);
     }
     if (c->server->held_bytes + r->body.n > c->server->config.held) {
         refuse(c, 503, NULL, 1, "too many large requests are under way");

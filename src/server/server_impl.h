@@ -22,6 +22,7 @@ struct di_route_row {
     void (*answer)(struct di_call *c); /* at once; or NULL: */
     enum di_route route;               /* an exchange */
     bool generates;
+    const char *end; /* behind the id, or NULL */
 };
 
 /* One submission of a call. */
@@ -52,7 +53,7 @@ struct di_call {
     /* exchanges */
     enum di_call_state state;
     bool counted; /* in server->live */
-    struct di_buf body, path_id;
+    struct di_buf body, path_id, query;
     struct di_exchange *x;
     bool refused; /* by create or submit; `error` says why */
     struct di_http_error error;
