@@ -440,12 +440,13 @@ static bool read_decimal(struct di_str text, struct decimal *d)
     return true;
 }
 
-bool di_json_same_number(const struct di_json *a, const struct di_json *b)
+/* Of any length, 1e2 = 100.0, -0 = 0. */
+static bool same_number(struct di_str a, struct di_str b)
 {
     struct decimal x, y;
-    if (di_str_eq(a->text, b->text))
+    if (di_str_eq(a, b))
         return true;
-    if (!read_decimal(a->text, &x) || !read_decimal(b->text, &y) || x.negative != y.negative || x.point != y.point)
+    if (!read_decimal(a, &x) || !read_decimal(b, &y) || x.negative != y.negative || x.point != y.point)
         return false;
     for (;; x.at++, y.at++) {
         x.at += x.at < x.end && *x.at == '.';
@@ -455,6 +456,31 @@ bool di_json_same_number(const struct di_json *a, const struct di_json *b)
         if (*x.at != *y.at)
             return false;
     }
+}
+
+bool di_json_same(const struct di_json *a, const struct di_json *b)
+{
+    if (a->type != b->type)
+        return false;
+    switch (a->type) {
+    case DI_JSON_NULL: return true;
+    case DI_JSON_BOOL: return a->boolean == b->boolean;
+    case DI_JSON_NUMBER: return same_number(a->text, b->text);
+    case DI_JSON_STRING: return di_str_eq(a->text, b->text);
+    default: break;
+    }
+    if (a->count != b->count)
+        return false;
+    const struct di_json *w = b->child;
+    for (const struct di_json *v = a->child; v; v = v->next, w = w->next) {
+        const struct di_json *other = w;
+        if (a->type == DI_JSON_OBJECT && !di_str_eq(v->key, w->key)) /* keys are unique in a parsed object */
+            for (other = b->child; other && !di_str_eq(other->key, v->key); other = other->next)
+                ;
+        if (!other || !di_json_same(v, other))
+            return false;
+    }
+    return true;
 }
 
 const char *di_json_type_name(const struct di_json *v)

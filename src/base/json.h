@@ -41,8 +41,9 @@ static inline bool di_json_is(const struct di_json *v, enum di_json_type type)
 bool di_json_int(const struct di_json *v, int64_t *out);
 /* Value of any number; false if v is no number or the literal overflows a double. */
 bool di_json_double(const struct di_json *v, double *out);
-/* Are two numbers the same by value? Exact: of any length, 1e2 = 100.0, -0 = 0. Exponents of 17 and more digits must be the same text. */
-bool di_json_same_number(const struct di_json *a, const struct di_json *b);
+/* Equal as JSON values: object members in any order, numbers by exact value however they are written (1e2 = 100.0, -0 = 0; exponents of 17
+ * and more digits must be the same text). Quadratic in the members of an object at worst. */
+bool di_json_same(const struct di_json *a, const struct di_json *b);
 /* "null", "boolean", "number", ... for messages; "nothing" for NULL. */
 const char *di_json_type_name(const struct di_json *v);
 

@@ -78,7 +78,7 @@ static void test_depth_and_duplicates(void **state)
     di_arena_fini(&a);
 }
 
-static void test_same_numbers(void **state)
+static void test_same(void **state)
 {
     (void)state;
     /* Lists of equal numbers; no number equals one of another list. */
@@ -98,7 +98,17 @@ static void test_same_numbers(void **state)
                                         "[1e401]",
                                         "[0.1000000000000000055511151231257827,1000000000000000055511151231257827e-34]",
                                         "[1e99999999999999999999]",
-                                        "[1e-99999999999999999999]"};
+                                        "[1e-99999999999999999999]",
+                                        "[null]",
+                                        "[false]",
+                                        "[true]",
+                                        "[\"1\",\"\\u0031\"]",
+                                        "[[]]",
+                                        "[[1,2],[1.0,2e0]]",
+                                        "[[2,1]]",
+                                        "[{}]",
+                                        "[{\"a\":[1],\"b\":{\"c\":null}},{\"b\":{\"c\":null},\"a\":[1.0]}]",
+                                        "[{\"a\":[1],\"b\":{\"c\":0}}]"};
     enum { N = sizeof lists / sizeof *lists };
     struct di_arena a;
     struct di_json *v[N];
@@ -109,7 +119,7 @@ static void test_same_numbers(void **state)
         for (int j = 0; j < N; j++)
             for (const struct di_json *x = v[i]->child; x; x = x->next)
                 for (const struct di_json *y = v[j]->child; y; y = y->next)
-                    if (di_json_same_number(x, y) != (i == j))
+                    if (di_json_same(x, y) != (i == j))
                         fail_msg("%.*s and %.*s", (int)x->text.n, x->text.p, (int)y->text.n, y->text.p);
     di_arena_fini(&a);
 }
@@ -139,7 +149,7 @@ int main(void)
         cmocka_unit_test(test_spaced_layout),
         cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_depth_and_duplicates),
-        cmocka_unit_test(test_same_numbers),
+        cmocka_unit_test(test_same),
         cmocka_unit_test(test_many_keys_in_linear_time),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

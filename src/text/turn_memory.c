@@ -241,31 +241,6 @@ void di_turn_memory_put(struct di_turn_memory *m, const struct di_turn *turn)
 
 /* ---------------------------------------------------------------- comparing */
 
-static bool same_json(const struct di_json *a, const struct di_json *b)
-{
-    if (a->type != b->type)
-        return false;
-    switch (a->type) {
-    case DI_JSON_NULL: return true;
-    case DI_JSON_BOOL: return a->boolean == b->boolean;
-    case DI_JSON_NUMBER: return di_json_same_number(a, b);
-    case DI_JSON_STRING: return di_str_eq(a->text, b->text);
-    default: break;
-    }
-    if (a->count != b->count)
-        return false;
-    const struct di_json *w = b->child;
-    for (const struct di_json *v = a->child; v; v = v->next, w = w->next) {
-        const struct di_json *other = w;
-        if (a->type == DI_JSON_OBJECT && !di_str_eq(v->key, w->key)) /* keys are unique in a parsed object */
-            for (other = b->child; other && !di_str_eq(other->key, v->key); other = other->next)
-                ;
-        if (!other || !same_json(v, other))
-            return false;
-    }
-    return true;
-}
-
 bool di_json_text_same(struct di_str a, struct di_str b)
 {
     struct di_arena arena;
@@ -275,7 +250,7 @@ bool di_json_text_same(struct di_str a, struct di_str b)
     di_arena_init(&arena);
     struct di_json_limits limits = {.max_values = 10000}; /* finding members is quadratic in the worst case */
     bool same =
-        di_json_parse(a, &limits, &arena, &x, NULL) == DI_OK && di_json_parse(b, &limits, &arena, &y, NULL) == DI_OK && same_json(x, y);
+        di_json_parse(a, &limits, &arena, &x, NULL) == DI_OK && di_json_parse(b, &limits, &arena, &y, NULL) == DI_OK && di_json_same(x, y);
     di_arena_fini(&arena);
     return same;
 }

@@ -51,8 +51,7 @@ struct di_turn_memory_stats {
 };
 struct di_turn_memory_stats di_turn_memory_stats(struct di_turn_memory *m);
 
-/* Equal as JSON values: object members in any order, numbers by exact value, however they are
- * written. Texts that are no JSON are equal if their bytes are. */
+/* Equal as JSON values (di_json_same). Texts that are no JSON are equal if their bytes are. */
 bool di_json_text_same(struct di_str a, struct di_str b);
 
 #endif
