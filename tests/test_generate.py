@@ -12,7 +12,9 @@ import os
 import pty
 import random
 import re
+import resource
 import select
+import shutil
 import subprocess
 import sys
 
@@ -247,6 +249,72 @@ def check_resume(count, prog, rng):
     count.group("--resume", results)
 
 
+def check_resume_of_another_run(count, prog):
+    """What was written by a run with other lines, options or another model is not gone on with, and stays as it is."""
+    def line(**fields):
+        return json.dumps({"prompt": "Once upon", "max_tokens": 3, **fields}).encode() + b"\n"
+    first = [line(id="a"), line(), b"\n", b"{broken\n", line(id={"n": 9007199254740993, "x": [1e2]}), line(id="e", prompt="")]
+    source, target = prog.write(b"".join(first) + line(id="last")), prog.path()
+    flags = ["generate", "--model", NANO, "--context", 1024, "--quiet", "--output"]
+    full = prog.run(*flags, target, "--input", source)
+    want = read(target)
+    part = b"".join(want.splitlines(keepends=True)[:-1]) + b'{"id": "la'
+    results = [(full.status == 1 and want.count(b"\n") == 6, full)]
+
+    def again(why, status, word, *more, model=NANO, source=source, kept=part):
+        path = prog.write(kept)
+        r = prog.run(*[model if f is NANO else f for f in flags], path, "--input", source, "--resume", *more)
+        results.append((r.status == status and word in r.err and read(path) == (kept if status == 2 else want), (why, word, r)))
+
+    again("the same", 1, b"", "--threads", 1, "--max-batch", 2, "--prefill-chunk", 5, "--reuse")
+    for option in (("--temperature", 0), ("--seed", 1), ("--top-p", 0.5), ("--top-k", 5), ("--min-p", 0.1), ("--max-tokens", 5), ("--context", 512),
+                   ("--numerics", "bf16-woa8"), ("--replay", "bounded"), ("--no-thinking",)):
+        again(option, 2, b"line 1 of", *option)
+        again(option, 2, b"other options", *option)
+
+    def changed(place, new):
+        lines = first[:place] + [new] + first[place + 1:]
+        return prog.write(b"".join(lines) + line(id="last"))
+    for place, new, sentence in ((0, line(id="b"), b'line 1 of {} has id "a", line 1 of the input id "b"'), (0, line(), b'has id "a", line 1 of the input no id'),
+                                 (1, line(id=5), b"line 2 of {} has no id, line 2 of the input id 5"), (3, line(id=0), b"line 3 of {} has no id, line 4 of the input id 0"),
+                                 (4, line(id={"n": 9007199254740992, "x": [100]}), b"line 4 of"), (4, b"", b'line 4 of {} has id {"n":9007199254740993,"x":[100.0]}'),
+                                 (5, line(id="\u00e4" * 500), b'...; it is of another run'), (2, line(id="a"), b"line 3 of")):
+        again((place, new), 2, sentence.split(b"{}")[0], source=changed(place, new))
+        again((place, new), 2, sentence.split(b"{}")[-1], source=changed(place, new))
+    again("spaces and order of an id", 1, b"", source=changed(4, b'{ "prompt":"Once upon", "max_tokens":3,"id": {"x":[ 100], "n":9007199254740993.0} }\n'))
+    again("an input that ended", 2, b"more lines than the input", source=prog.write(b"".join(first[:3])))
+    other = prog.path()
+    shutil.copytree(NANO, other, ignore=shutil.ignore_patterns("eval.jsonl", "inference"))
+    config = json.loads(read(os.path.join(other, "config.json")))
+    with open(os.path.join(other, "config.json"), "w", encoding="utf-8") as f:
+        json.dump(config, f, indent=7)
+    again("another model", 2, b"answered by another model", model=other)
+    path = prog.path()
+    prompt = ["generate", "--model", NANO, "--quiet", "--max-tokens", 3, "--output", path, "--resume", "--prompt"]
+    runs = [prog.run(*prompt, "Hi"), prog.run(*prompt, "Ho"), prog.run(*prompt, "Hi", "--raw")]
+    results.append(([r.status for r in runs] == [0, 2, 2] and b"other options" in runs[1].err and read(path).count(b"\n") == 1, runs))
+    count.group("--resume of another run", results)
+
+
+def check_file_size_limit(count, prog):
+    """ulimit -f: a sentence, no signal; what was written whole can be gone on with."""
+    source = prog.write(b"".join(json.dumps({"prompt": "Once upon", "max_tokens": 60, "seed": s}).encode() + b"\n" for s in range(12)))
+    flags = ["generate", "--model", NANO, "--context", 512, "--quiet", "--input", source]
+    free, path, results = prog.run(*flags), prog.path(), []
+    limit = {"preexec_fn": lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (3000, 3000))}
+    r = prog.run(*flags, "--output", path, **limit)
+    results.append((r.status == 2 and r.err.decode() == f"deepinfer generate: {path}: writing failed: File too large\n", r))
+    results.append((0 < len(read(path)) <= 3000 and free.out.startswith(read(path)), (len(read(path)), len(free.out))))
+    r = prog.run(*flags, "--output", path, "--resume")
+    results.append((r.status == 0 and read(path) == free.out, r))
+    for args in (flags, ["logits", "--model", NANO, "--ids", "0,5,6", "--output", prog.path("logits")]):
+        with open(prog.path(), "wb") as out:
+            r = prog.run(*args, stdout=out, **limit)
+        results.append((r.status == 2 and b"File too large" in r.err and program.one_sentence(r.err), (args, r)))
+    results.append((not [n for n in os.listdir(prog.folder.name) if n.startswith("logits")], os.listdir(prog.folder.name)))
+    count.group("the limit of file sizes", results)
+
+
 # ---- statistics ----
 
 def on_terminal(prog, *args):
@@ -324,6 +392,8 @@ def main():
     check_logprobs(count, prog)
     check_formats(count, prog)
     check_resume(count, prog, random.Random(args.seed))
+    check_resume_of_another_run(count, prog)
+    check_file_size_limit(count, prog)
     check_statistics(count, prog)
     check_memory(count, prog)
     return count.finish()

@@ -162,7 +162,7 @@ static void add_usage(struct di_buf *b, const struct di_answer *a)
     di_buf_addc(b, '}');
 }
 
-void di_answer_write(struct di_buf *b, const struct di_json *id, const struct di_answer *a)
+void di_answer_write(struct di_buf *b, const struct di_json *id, const struct di_answer *a, const char *fingerprint)
 {
     di_buf_addc(b, '{');
     add_key(b, "id");
@@ -199,6 +199,8 @@ void di_answer_write(struct di_buf *b, const struct di_json *id, const struct di
         di_buf_adds(b, "false");
     }
     add_usage(b, a);
+    add_key(b, "fingerprint");
+    di_json_write_string(b, di_str_c(fingerprint));
     di_buf_addc(b, '}');
     b->failed = b->failed || a->logprobs[0].failed || a->logprobs[1].failed;
 }

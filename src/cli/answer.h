@@ -24,7 +24,7 @@ int di_answer_take(void *user, const di_output *out);
 void di_answer_fini(struct di_answer *a);
 
 /* Append the output line of a finished answer (design: command-line contract), without newline. */
-void di_answer_write(struct di_buf *b, const struct di_json *id, const struct di_answer *a);
+void di_answer_write(struct di_buf *b, const struct di_json *id, const struct di_answer *a, const char *fingerprint);
 /* Append what a person reads: reasoning in <think> lines, content, calls as name(arguments). Ends with a newline. */
 void di_answer_write_text(struct di_buf *b, const struct di_answer *a);
 

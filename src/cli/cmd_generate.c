@@ -5,6 +5,7 @@
 #include "cli/answer.h"
 #include "cli/io.h"
 #include "cli/load.h"
+#include "cli/resume.h"
 #include "cli/stats.h"
 
 #include <errno.h>
@@ -33,7 +34,8 @@ static const struct di_option table[] = {
      "optional id.",
      false},
     {"output", DI_OPT_STRING, AT(output), NULL, 0, 0, NULL, "FILE", "Where results go, one line per request; without it stdout.", false},
-    {"resume", DI_OPT_BOOL, AT(resume), "false", 0, 0, NULL, NULL, "Keep the complete lines of --output and go on behind them.", false},
+    {"resume", DI_OPT_BOOL, AT(resume), "false", 0, 0, NULL, NULL,
+     "Keep the complete lines of --output and go on behind them; they must be of the same input, model and options.", false},
     {"format", DI_OPT_CHOICE, AT(format), "auto", 0, 0, "auto|json|text", NULL,
      "Of --prompt's answer: text, or a JSON line as for --input; auto is text on a terminal.", false},
     {"max-tokens", DI_OPT_INT, AT(max_tokens), NULL, 1, 1 << 30, NULL, "N",
@@ -73,7 +75,10 @@ struct run {
     struct job *jobs; /* ring of `window` jobs in input order */
     size_t window, head, count, bytes;
     bool input_over;
-    int64_t done, failed, skipped;
+    int64_t done, failed;
+    struct di_fingerprint fingerprint;
+    struct di_lines *in;     /* or NULL: --prompt */
+    bool answered;           /* --prompt is, by an earlier run */
     uint64_t written_tokens; /* of answers that are written */
     uint64_t started, shown;
     struct di_str_set warned;
@@ -85,6 +90,7 @@ struct run {
  * not read ahead while so many bytes of them wait. */
 #define MAX_VALUES ((size_t)4 << 20)
 #define MAX_WAITING ((size_t)64 << 20)
+static const struct di_json_limits limits = {.max_values = MAX_VALUES};
 
 /* The line's id outlives the line. */
 static di_status keep_id(struct job *j, const struct di_json *id, di_error *err)
@@ -108,7 +114,6 @@ out:
 /* What this program itself reads of a line. */
 static di_status read_line(struct run *r, struct job *j, struct di_str text, bool *raw, di_error *err)
 {
-    static const struct di_json_limits limits = {.max_values = MAX_VALUES};
     struct di_json *request;
     struct di_arena arena;
     di_status status = DI_OK;
@@ -166,36 +171,22 @@ static void push_job(struct run *r, int64_t line, struct di_str text, const di_e
     r->bytes += j->bytes;
 }
 
-static bool blank(struct di_str s)
-{
-    for (size_t i = 0; i < s.n; i++)
-        if (!strchr(" \t\r", s.p[i]) || s.p[i] == 0)
-            return false;
-    return true;
-}
-
 /* Read lines until the window is full or the input over. A line that is too long is a failed job; a failing file ends the run. */
-static di_status fill_window(struct run *r, struct di_lines *in, di_error *err)
+static di_status fill_window(struct run *r, di_error *err)
 {
     while (!r->input_over && r->count < r->window && r->bytes < MAX_WAITING) {
         struct di_str line;
         bool more;
         di_error line_err = {0};
-        di_status status = di_lines_next(in, &line, &more, &line_err);
+        di_status status = di_lines_next(r->in, &line, &more, &line_err);
         if (status != DI_OK && status != DI_ERR_LIMIT) {
             *err = line_err;
             return status;
         }
         if (status == DI_OK && !more) {
-            if (r->skipped > 0)
-                return di_fail(err, DI_ERR_INVALID, "resume", "%s has more lines than the input; it is of another run", r->o->output);
             r->input_over = true;
-        } else if (status == DI_OK && blank(line)) {
-            continue;
-        } else if (r->skipped > 0) {
-            r->skipped--;
-        } else {
-            push_job(r, in->number, status == DI_OK ? line : (struct di_str){0}, status == DI_OK ? NULL : &line_err);
+        } else if (status != DI_OK || !di_line_blank(line)) {
+            push_job(r, r->in->number, status == DI_OK ? line : (struct di_str){0}, status == DI_OK ? NULL : &line_err);
         }
     }
     return DI_OK;
@@ -221,7 +212,7 @@ static di_status write_job(struct run *r, struct job *j, di_error *err)
     else if (failed)
         di_add_error_object(&b, j->id, &j->answer.err, j->line);
     else
-        di_answer_write(&b, j->id, &j->answer);
+        di_answer_write(&b, j->id, &j->answer, r->fingerprint.text);
     r->written_tokens += j->answer.ids.n;
     r->failed += failed;
     r->done++;
@@ -229,6 +220,8 @@ static di_status write_job(struct run *r, struct job *j, di_error *err)
     TRY(di_buf_ok(&b, err));
     TRY(di_write_line(r->out, di_buf_str(&b), err));
 out:
+    if (status != DI_OK && r->o->output)
+        di_error_at(err, r->o->output);
     di_buf_fini(&b);
     return status;
 }
@@ -271,39 +264,47 @@ static void show_progress(struct run *r, bool last)
             (double)live_tokens(r) / (seconds > 0 ? seconds : 1), last ? "\n" : "   ");
 }
 
-/* Complete lines already in the output; a cut last line is removed. */
-static di_status resume_output(struct run *r, di_error *err)
+/* --prompt as the line that --input would have. */
+static void prompt_line(const struct options *o, struct di_buf *b)
 {
-    struct di_lines in;
-    struct di_str line;
-    bool more;
-    off_t keep = 0;
-    struct stat st;
-    di_status status = DI_OK;
-    CHECK(stat(r->o->output, &st) == 0, err, DI_ERR_IO, r->o->output, "cannot be read: %s", strerror(errno));
-    TRY(di_lines_open(&in, r->o->output, 0, err));
-    for (;;) {
-        struct di_arena a;
-        struct di_json *v;
-        status = di_lines_next(&in, &line, &more, err);
-        if (status != DI_OK || !more)
-            break;
-        di_arena_init(&a);
-        bool good =
-            keep + (off_t)line.n + 1 <= st.st_size && di_json_parse(line, NULL, &a, &v, NULL) == DI_OK && di_json_is(v, DI_JSON_OBJECT);
-        if (good) {
-            keep += (off_t)line.n + 1;
-            r->skipped++;
-            r->failed += di_json_get(v, "error") != NULL;
-        }
-        di_arena_fini(&a);
-        if (!good)
-            break;
+    struct di_str text = di_str_c(o->prompt);
+    di_buf_adds(b, o->raw ? "{\"prompt\":" : "{\"messages\":[{\"role\":\"user\",\"content\":");
+    di_json_write_string(b, text);
+    di_buf_adds(b, o->raw ? "" : "}]");
+    for (size_t i = 0; i < o->stop.count; i++) {
+        di_buf_adds(b, i ? "," : ",\"stop\":[");
+        di_json_write_string(b, di_str_c(o->stop.items[i]));
     }
-    di_lines_close(&in);
-    if (status == DI_OK && truncate(r->o->output, keep) != 0)
-        status = di_fail(err, DI_ERR_IO, r->o->output, "cannot be cut behind its last complete line: %s", strerror(errno));
+    di_buf_adds(b, o->stop.count ? "]}" : "}");
+}
+
+/* What of the options can change an answer. --reuse, threads, batches and chunks cannot. */
+static di_status make_fingerprint(struct run *r, di_error *err)
+{
+    const struct options *o = r->o;
+    struct di_buf b = {0};
+    di_model_info info;
+    di_status status = DI_OK;
+    TRY(di_engine_info(r->engine, &info, sizeof info, err));
+    di_buf_addf(&b, "%s %s %s %lld %lld", o->load.isa ? o->load.isa : "", o->load.numerics, o->load.replay, (long long)o->load.replay_rows,
+                (long long)info.context);
+    di_buf_addf(&b, " %.17g %.17g %.17g %lld %lld %lld %d", r->defaults.temperature, r->defaults.top_p, r->defaults.min_p,
+                (long long)r->defaults.top_k, (long long)r->defaults.seed, (long long)r->defaults.max_tokens, (int)r->defaults.thinking);
+    if (o->prompt)
+        prompt_line(o, &b);
+    TRY(di_buf_ok(&b, err));
+    di_fingerprint_make(&r->fingerprint, info.digest, di_buf_str(&b));
 out:
+    di_buf_fini(&b);
+    return status;
+}
+
+static di_status go_on(struct run *r, di_error *err)
+{
+    struct di_resume old = {.output = r->o->output, .run = r->fingerprint, .in = r->in, .limits = &limits};
+    di_status status = di_resume(&old, err);
+    r->failed += old.failed;
+    r->answered = !r->in && old.kept > 0;
     return status;
 }
 
@@ -328,7 +329,7 @@ static di_status open_output(struct run *r, di_error *err)
     if (S_ISREG(st.st_mode) && flock(fileno(r->out), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
         return di_fail(err, DI_ERR_IO, r->o->output, "is being written by another run");
     if (r->o->resume)
-        return resume_output(r, err);
+        return go_on(r, err);
     return !S_ISREG(st.st_mode) || ftruncate(fileno(r->out), 0) == 0
                ? DI_OK
                : di_fail(err, DI_ERR_IO, r->o->output, "cannot be emptied: %s", strerror(errno));
@@ -336,15 +337,15 @@ static di_status open_output(struct run *r, di_error *err)
 
 /* ---------------------------------------------------------------- runs */
 
-static di_status run_jobs(struct run *r, struct di_lines *in, di_error *err)
+static di_status run_jobs(struct run *r, di_error *err)
 {
     di_status status = DI_OK;
     r->started = di_clock_ns();
     for (;;) {
-        if (in)
-            TRY(fill_window(r, in, err));
+        if (r->in)
+            TRY(fill_window(r, err));
         TRY(write_finished(r, err));
-        if (r->count == 0 && (!in || r->input_over))
+        if (r->count == 0 && (!r->in || r->input_over))
             break;
         if (r->count > 0)
             TRY(di_engine_step(r->engine, NULL, err));
@@ -355,34 +356,20 @@ out:
     return status;
 }
 
-/* --prompt as the line that --input would have. */
-static void prompt_line(const struct options *o, struct di_buf *b)
-{
-    struct di_str text = di_str_c(o->prompt);
-    di_buf_adds(b, o->raw ? "{\"prompt\":" : "{\"messages\":[{\"role\":\"user\",\"content\":");
-    di_json_write_string(b, text);
-    di_buf_adds(b, o->raw ? "" : "}]");
-    for (size_t i = 0; i < o->stop.count; i++) {
-        di_buf_adds(b, i ? "," : ",\"stop\":[");
-        di_json_write_string(b, di_str_c(o->stop.items[i]));
-    }
-    di_buf_adds(b, o->stop.count ? "]}" : "}");
-}
-
 static di_status run_prompt(struct run *r, di_error *err)
 {
     const struct options *o = r->o;
     struct di_buf line = {0}, shown = {0};
     di_status status = DI_OK;
     bool text = strcmp(o->format, "text") == 0 || (strcmp(o->format, "auto") == 0 && !o->output && isatty(STDOUT_FILENO));
-    if (r->skipped > 0) /* --resume: it is answered */
+    if (r->answered)
         return DI_OK;
     prompt_line(o, &line);
     TRY(di_buf_ok(&line, err));
     push_job(r, 0, di_buf_str(&line), NULL);
     struct job *j = job_at(r, 0);
     if (!text) {
-        TRY(run_jobs(r, NULL, err));
+        TRY(run_jobs(r, err));
         goto out;
     }
     TRY(di_engine_run(r->engine, err));
@@ -405,23 +392,24 @@ static di_status run_all(struct run *r, di_error *err)
     const struct options *o = r->o;
     di_status status = DI_OK;
     struct di_lines in;
-    bool opened = false;
     CHECK((o->prompt != NULL) != (o->input != NULL), err, DI_ERR_INVALID, "", "give either --prompt TEXT or --input FILE");
     CHECK(o->stop.count == 0 || o->prompt, err, DI_ERR_INVALID, "stop", "--stop is for --prompt; a line of --input has its own field stop");
     CHECK(!o->prompt || di_utf8_valid(di_str_c(o->prompt), NULL), err, DI_ERR_INVALID, "prompt", "is not valid UTF-8");
     if (o->input) {
         TRY(di_lines_open(&in, o->input, 0, err));
-        opened = true;
+        r->in = &in;
     }
     TRY(di_load_engine(&o->load, &r->engine, err));
+    TRY(make_fingerprint(r, err));
     TRY(open_output(r, err)); /* after the model: a mistyped one must not cost the old results */
     r->window = (size_t)o->load.max_batch * 4;
     r->jobs = di_calloc(r->window, sizeof *r->jobs);
     CHECK(r->jobs, err, DI_ERR_MEMORY, "", "out of memory for %zu requests", r->window);
-    TRY(o->prompt ? run_prompt(r, err) : run_jobs(r, &in, err));
+    TRY(o->prompt ? run_prompt(r, err) : run_jobs(r, err));
 out:
-    if (opened)
-        di_lines_close(&in);
+    if (r->in)
+        di_lines_close(r->in);
+    r->in = NULL;
     return status;
 }
 

@@ -129,6 +129,7 @@ int main(int argc, char **argv)
 {
     guard_descriptors();
     signal(SIGPIPE, SIG_IGN); /* a closed pipe becomes an error of write */
+    signal(SIGXFSZ, SIG_IGN); /* and so does the limit of file sizes (ulimit -f) */
     const char *word = argc > 1 ? argv[1] : "";
     const struct di_command *cmd = find_command(word);
     if (cmd)
