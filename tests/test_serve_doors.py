@@ -4,9 +4,12 @@ import json
 import os
 import re
 import signal
+import socket
+import stat
 import sys
 
-from serving import Server, bearer, chat_body, key_line, run_tests, status_of
+from program import NANO
+from serving import WAIT, Server, bearer, chat_body, key_line, read_all, run_tests, status_of
 
 HEAD = b"GET %s HTTP/1.1\r\nConnection: close\r\nHost: %s\r\n%s\r\n"
 
@@ -69,7 +72,65 @@ def test_log_lines(program):
     yield not re.search("hovercraft|秘|secret|alpha", json.dumps(lines, ensure_ascii=False)), lines
 
 
-OWN = [test_log_lines, test_forms_with_two_readings, test_two_credentials]
+def test_localhost_is_both(program):
+    def health(host, port):
+        with socket.create_connection((host, port), WAIT) as c:
+            c.sendall(b"GET /health HTTP/1.0\r\n\r\n")
+            return status_of(read_all(c))
+
+    def runs(host, port):
+        r = program.run("serve", "--model", NANO, "--host", host, "--port", port)
+        return r.status == 2 and b"Address already in use" in r.err and b"memory plan" not in r.err, r
+
+    try:
+        with socket.socket(socket.AF_INET6) as probe:
+            probe.bind(("::1", 0))
+        places = [(socket.AF_INET6, "::1"), (socket.AF_INET, "127.0.0.1")]
+    except OSError:  # IPv6 is off
+        places = [(socket.AF_INET, "127.0.0.1")]
+    with Server(program, "--host", "localhost") as s:
+        port = s.address[1]
+        for _, host in places:
+            yield health(host, port) == 200, (host, s.url)
+        yield runs("localhost", port)
+        yield runs("127.0.0.1", port)
+    for family, host in places:
+        with socket.socket(family) as taken:
+            taken.bind((host, 0))
+            taken.listen()
+            yield runs("localhost", taken.getsockname()[1])
+
+
+def test_errors_before_the_plan(program):
+    """What needs no model is told before anything is computed for it."""
+    for flags in (("--api-keys", "/nowhere/keys"), ("--tls-cert", "/nowhere/a", "--tls-key", "/nowhere/b"), ("--tls-cert", "x"),
+                  ("--access-log", "/nowhere/log"), ("--unix-socket", "/nowhere/s"), ("--unix-socket-mode", "668"), ("--unix-socket-mode", "1777")):
+        r = program.run("serve", "--model", NANO, "--port", 0, *flags)
+        yield r.status == 2 and b"memory plan" not in r.err, (flags, r)
+
+
+def test_unix_socket_mode(program):
+    path = program.path("s.sock")
+    for flags, mode in (((), 0o600), (("--unix-socket-mode", "660"), 0o660), (("--unix-socket-mode", "0666"), 0o666)):
+        with Server(program, "--port", -1, "--unix-socket", path, *flags, port=False):
+            yield stat.S_IMODE(os.stat(path).st_mode) == mode, (flags, oct(os.stat(path).st_mode))
+
+
+def test_names_are_asked_where_it_listens(program):
+    """Not --host says whether only this machine can ask, but the sockets, which may come from elsewhere."""
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen()
+        fd = os.dup(listening.fileno())
+        shell = ["sh", "-c", f'exec 3<&{fd}; LISTEN_PID=$$ LISTEN_FDS=1 exec "$@"', "sh"]
+        with Server(program, "--host", "0.0.0.0", port=False, prefix=shell, pass_fds=[fd]) as s:
+            yield status_of(s.raw(HEAD % (b"/health", b"evil.example", b""))) == 403, "another name"
+            yield status_of(s.raw(HEAD % (b"/health", b"localhost", b""))) == 200, "its own"
+        os.close(fd)
+
+
+OWN = [test_forms_with_two_readings, test_two_credentials, test_log_lines, test_localhost_is_both, test_errors_before_the_plan, test_unix_socket_mode,
+       test_names_are_asked_where_it_listens]
 
 if __name__ == "__main__":
     sys.exit(run_tests(__doc__, OWN))

@@ -12,7 +12,7 @@ struct options {
     struct di_load_options load;
     const char *host, *unix_socket, *tls_cert, *tls_key, *api_keys, *cors_origin, *access_log, *log_format;
     struct di_str_list names, hosts;
-    int64_t port, cache_blocks, seed, max_connections, max_body, max_queue, max_output, store, turn_memory;
+    int64_t port, unix_mode, cache_blocks, seed, max_connections, max_body, max_queue, max_output, store, turn_memory;
     double timeout, head_timeout, body_timeout, idle_timeout, write_timeout, drain_timeout, comment, stall;
     bool strict_models, usage_on_finish, reasoning_twin, blank_lines;
 };
@@ -38,9 +38,12 @@ static const struct di_option table[] = {
     {"response-store", DI_OPT_INT, AT(store), "0", 0, 1 << 20, NULL, "MIB",
      "Memory for responses that previous_response_id can refer to; 0 is none.", false},
 
-    {"host", DI_OPT_STRING, AT(host), "127.0.0.1", 0, 0, NULL, "ADDRESS", "Where to listen; 0.0.0.0 or :: is every interface.", false},
+    {"host", DI_OPT_STRING, AT(host), "127.0.0.1", 0, 0, NULL, "ADDRESS",
+     "Where to listen; of a name all its addresses, 0.0.0.0 or :: is every interface.", false},
     {"port", DI_OPT_INT, AT(port), "8000", -1, 65535, NULL, "N", "0 is any free port, which is printed; -1 is none.", false},
     {"unix-socket", DI_OPT_STRING, AT(unix_socket), NULL, 0, 0, NULL, "PATH", "Listen on this socket, too.", false},
+    {"unix-socket-mode", DI_OPT_INT, AT(unix_mode), "600", 0, 777, NULL, "OCTAL",
+     "Mode of its file: who may write to it can connect; 660 is the group as well, 666 everybody.", false},
     {"tls-cert", DI_OPT_STRING, AT(tls_cert), NULL, 0, 0, NULL, "FILE", "Certificate chain (PEM); with --tls-key. SIGHUP reads them again.",
      false},
     {"tls-key", DI_OPT_STRING, AT(tls_key), NULL, 0, 0, NULL, "FILE", "Its private key (PEM).", false},
@@ -120,11 +123,23 @@ static int ms(double seconds)
     return (int)(seconds * 1000);
 }
 
+/* 660 as its digits stand there: octal. */
+static bool is_octal(int64_t digits)
+{
+    return digits % 10 < 8 && digits / 10 % 10 < 8;
+}
+
+static unsigned mode_bits(int64_t digits)
+{
+    return (unsigned)(digits / 100 * 64 + digits / 10 % 10 * 8 + digits % 10);
+}
+
 static void server_config(const struct options *o, struct di_server_config *c)
 {
     *c = (struct di_server_config){.host = o->host,
                                    .port = (int)o->port,
                                    .unix_socket = o->unix_socket,
+                                   .unix_mode = mode_bits(o->unix_mode),
                                    .tls_cert = o->tls_cert,
                                    .tls_key = o->tls_key,
                                    .api_keys = o->api_keys,
@@ -231,14 +246,15 @@ static int run(const void *options)
     int fds[8], shown = -1;
     CHECK(strcmp(o->load.backend, "cpu") == 0, &err, DI_ERR_UNSUPPORTED, "backend", "the %s back end is not part of this version",
           o->load.backend);
+    CHECK(is_octal(o->unix_mode), &err, DI_ERR_INVALID, "unix-socket-mode", "must have octal digits, such as 660");
     engine_config(o, &shown, &c);
     TRY(di_engine_plan(&c, &plan, sizeof plan, &err));
-    if (!o->load.quiet)
-        print_plan(&c, plan);
     server_config(o, &config);
     config.n_fds = inherited_sockets(fds, sizeof fds / sizeof *fds);
     config.fds = fds;
     TRY(di_server_create(&config, &server, &err));
+    if (!o->load.quiet)
+        print_plan(&c, plan);
     TRY(di_engine_open(&c, &engine, &err));
     TRY(di_engine_start(engine, &err));
     TRY(attach(o, &plan, server, engine, &err));

@@ -75,6 +75,7 @@ di_status di_http_create(struct event_base *base, const struct di_http_limits *l
 /* Closes everything; on_gone is called for requests under way. */
 void di_http_destroy(struct di_http *h);
 
+#define DI_HTTP_MAX_LISTENERS 8
 /* Listen on a socket that is bound already; it is owned then. tls: connections speak TLS (di_http_use_tls comes first). */
 di_status di_http_listen(struct di_http *h, int fd, bool tls, di_error *err);
 /* Read a certificate chain and key (PEM). Again at any time: later connections use the new ones; on an error the old ones stay. */

@@ -46,7 +46,6 @@ struct di_http_listener {
     int fd;
     bool tls;
 };
-#define DI_HTTP_MAX_LISTENERS 8
 
 struct di_http {
     struct event_base *base;

@@ -353,7 +353,7 @@ static void answer_preflight(struct di_call *c)
 
 static bool is_loopback(struct di_str host)
 {
-    static const char *const names[] = {"localhost", "::1", "[::1]"};
+    static const char *const names[] = {"localhost", "[::1]"};
     struct di_str sub = DI_STR(".localhost");
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (di_http_same_word(host, names[i]))
@@ -370,8 +370,8 @@ static bool is_loopback(struct di_str host)
  * browser then sends that name. */
 static bool is_host_allowed(const struct di_server *s, const struct di_http_request *r)
 {
-    struct di_str host = r->head.host, listens = {s->config.host, s->config.host ? strlen(s->config.host) : 0};
-    if (s->keys || !host.n || !is_loopback(listens) || strcmp(di_http_peer(r), "unix") == 0)
+    struct di_str host = r->head.host;
+    if (s->keys || !host.n || s->reachable || strcmp(di_http_peer(r), "unix") == 0)
         return true;
     for (size_t i = 0; i < s->config.n_hosts; i++)
         if (strcmp(s->config.hosts[i], "*") == 0 || di_http_same_word(host, s->config.hosts[i]))

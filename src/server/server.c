@@ -167,7 +167,9 @@ static di_status watch(struct di_server *s, int fd, event_callback_fn fn, struct
 
 static di_status listen_on(struct di_server *s, int fd, di_error *err)
 {
-    bool tls = s->config.tls_cert && !di_socket_is_unix(fd);
+    enum di_socket_reach reach = di_socket_reach(fd);
+    bool tls = s->config.tls_cert && reach != DI_SOCKET_UNIX;
+    s->reachable |= reach == DI_SOCKET_OPEN;
     if (!s->address[0])
         di_socket_url(fd, tls, s->address, sizeof s->address);
     di_status status = di_http_listen(s->http, fd, tls, err);
@@ -180,22 +182,27 @@ static di_status listen_all(struct di_server *s, di_error *err)
 {
     di_status status = DI_OK;
     const struct di_server_config *c = &s->config;
-    int fd;
+    int fds[DI_HTTP_MAX_LISTENERS];
+    size_t n = 0, done = 0;
     for (size_t i = 0; i < c->n_fds; i++)
         TRY(listen_on(s, c->fds[i], err));
     if (c->n_fds)
         goto out;
     CHECK(c->port >= 0 || c->unix_socket, err, DI_ERR_INVALID, "port", "there is nothing to listen on");
     if (c->port >= 0) {
-        TRY(di_bind_tcp(c->host, c->port, &fd, err));
-        TRY(listen_on(s, fd, err));
+        TRY(di_bind_tcp(c->host, c->port, fds, DI_HTTP_MAX_LISTENERS - 1, &n, err));
+        while (done < n)
+            TRY(listen_on(s, fds[done++], err));
     }
     if (c->unix_socket) {
-        TRY(di_bind_unix(c->unix_socket, &fd, err));
+        TRY(di_bind_unix(c->unix_socket, c->unix_mode, &fds[0], err));
+        n = done = 1;
         s->owns_socket_file = true;
-        TRY(listen_on(s, fd, err));
+        TRY(listen_on(s, fds[0], err));
     }
 out:
+    while (done < n)
+        close(fds[done++]);
     return status;
 }
 

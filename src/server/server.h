@@ -16,9 +16,10 @@
 struct di_server;
 
 struct di_server_config {    /* strings are borrowed until destroy */
-    const char *host;        /* address or name */
+    const char *host;        /* address or name; of a name all addresses */
     int port;                /* 0: any free one; -1: no TCP socket */
     const char *unix_socket; /* path, or NULL. A socket that nobody listens on is replaced */
+    unsigned unix_mode;      /* of its file */
     const int *fds;          /* [n_fds] sockets that are listening or bound already, instead of all these; owned */
     size_t n_fds;
     const char *tls_cert, *tls_key; /* both or none; for TCP sockets */

@@ -110,6 +110,7 @@ struct di_server {
     char address[128];
     pthread_t thread;
     bool has_thread, owns_socket_file;
+    bool reachable;       /* a socket can be reached from other machines */
     atomic_bool attached; /* set by attach after what follows */
     struct di_exchange_setup setup;
     di_engine *engine;
