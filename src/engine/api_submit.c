@@ -193,6 +193,7 @@ static di_status read_defaults(struct di_api_request *r, const di_submission *s,
                                                   .max_tokens = d.max_tokens ? d.max_tokens : INT64_MIN};
     r->options = di_chat_options_default;
     r->options.thinking = d.thinking != 0;
+    r->options.result_media_as_text = true; /* a tool's picture must not end a session for ever */
 out:
     return status;
 }

@@ -87,9 +87,7 @@ static di_status read_document(struct di_build *b, const struct di_json *v, cons
     TRY(di_buf_ok(&text, b->err));
     char *copy = di_arena_strndup(&b->chat->arena, text.p, text.n);
     CHECK(copy, b->err, DI_ERR_MEMORY, "", "out of memory while reading a chat request");
-    TRY(di_build_text(b, parts, (struct di_str){copy, text.n}));
-    if (!b->chat->document)
-        TRY(di_build_path(b, at, &b->chat->document));
+    TRY(di_build_document(b, parts, (struct di_str){copy, text.n}, at));
 out:
     di_buf_fini(&text);
     return status;
@@ -171,7 +169,9 @@ static di_status read_user(struct di_build *b, const struct di_json *list, const
         if (kind == B_TOOL_RESULT) {
             if (m)
                 TRY(di_path_fail(b->err, here, "must stand before the other blocks of its message: tool results come first"));
+            b->in_result = true;
             TRY(read_result(b, v, here, &loaded));
+            b->in_result = false;
             continue;
         }
         if (!m) {
@@ -275,7 +275,7 @@ static di_status read_message(struct di_build *b, const struct di_json *v, const
     if (!string && !di_json_is(content, DI_JSON_ARRAY))
         TRY(di_path_fail(b->err, here, content ? "must be a string or an array of blocks, not %s" : "is missing",
                          di_json_type_name(content)));
-    if (!string && content->count == 0 && role_of[which] != DI_ROLE_SYSTEM)
+    if (!string && content->count == 0 && role_of[which] == DI_ROLE_USER) /* an answer can be empty */
         TRY(di_path_fail(b->err, here, "must not be empty"));
     if (!string && role_of[which] == DI_ROLE_USER)
         return read_user(b, content, here);
@@ -435,6 +435,8 @@ di_status di_build_messages_request(struct di_build *b)
     for (const struct di_json *m = list->child; m; m = m->next, i++)
         TRY(read_message(b, m, DI_ITEM(at, i)));
     TRY(di_build_all_answered(b, NULL));
+    if (b->last && b->last->role == DI_ROLE_ASSISTANT && !b->last->calls) /* the answer goes on from there */
+        b->last->prefix = true;
 out:
     return status;
 }
