@@ -10,6 +10,7 @@ import re
 import sys
 
 import anthropic.types
+import anthropic.types.beta
 import openai
 import openai.types.responses
 from pydantic import TypeAdapter
@@ -249,6 +250,30 @@ def test_messages_continue(server):
     yield r["content"][0]["type"] == "thinking" and not r["content"][0]["thinking"].startswith("The user"), r
     said = [*ask, {"role": "assistant", "content": [{"type": "tool_use", "id": "a", "name": "get_price", "input": {}}]}]
     yield post(server, "messages", {"messages": said, "tools": TOOLS["messages"]}).status == 400, "a call is answered by its result"
+
+
+def test_tools_of_the_client(server):
+    """Tools without a schema, which the client runs; the SDK's own types say what a call may hold."""
+    base = {**ASK["messages"]("Hi"), "max_tokens": 1}
+    for type, name in (("bash_20241022", "bash"), ("bash_20250124", "bash"), ("text_editor_20241022", "str_replace_editor"), ("text_editor_20250124", "str_replace_editor"),
+                       ("text_editor_20250429", "str_replace_based_edit_tool"), ("text_editor_20250728", "str_replace_based_edit_tool"), ("memory_20250818", "memory")):
+        q = {**base, "tools": [{"type": type, "name": name, **({"max_characters": 100} if "editor" in type else {})}]}
+        r = post(server, "messages", q)
+        yield r.status == 200, (type, r)
+        prompt = json.loads(server.program.run("render", "--jsonl", stdin=json.dumps({"protocol": "messages", "request": q}) + "\n").out)["prompt"]
+        shown = json.loads(next(line for line in prompt.split("\n") if line.startswith('{"name"')))
+        yield shown["name"] == name and shown["description"] and shown["parameters"]["type"] == "object", shown
+        keys = set(shown["parameters"]["properties"])
+        if name == "memory":
+            kinds = [v for k, v in vars(anthropic.types.beta).items() if k.startswith("BetaMemoryTool20250818") and k.endswith("Command") and hasattr(v, "model_fields")]
+            yield len(kinds) == 6 and set().union(*(set(k.model_fields) for k in kinds)) == keys, (kinds, keys)
+            yield sorted(k.model_fields["command"].annotation.__args__[0] for k in kinds) == sorted(shown["parameters"]["properties"]["command"]["enum"]), kinds
+        elif "editor" in type:
+            commands = shown["parameters"]["properties"]["command"]["enum"]
+            yield ("undo_edit" in commands) == (name == "str_replace_editor") and ("insert_text" in keys) == (type == "text_editor_20250728"), shown
+    for type in ("web_search_20250305", "code_execution_20250522", "computer_20250124", "bash", "memory_"):
+        r = post(server, "messages", {**base, "tools": [{"type": type, "name": "x"}]})
+        yield r.status == 400 and "tools[0].type" in r.error() and type in r.error(), r
 
 
 def test_pictures_in_results(server):

@@ -1,5 +1,6 @@
 /* Messages: the Anthropic dialect (spec/encoding.md §2.6, §4.6). */
 #include "text/chat_build.h"
+#include "text/client_tools.h"
 
 enum block {
     B_TEXT,
@@ -337,6 +338,8 @@ static di_status read_tool(struct di_build *b, const struct di_json *v, const st
 {
     struct di_build_tool t = {.at = at, .parameters_key = "input_schema"};
     struct di_chat_tool *tool;
+    const struct di_client_tool *known = NULL;
+    struct di_json *schema;
     struct di_str type;
     int8_t deferred;
     di_status status = DI_OK;
@@ -345,13 +348,24 @@ static di_status read_tool(struct di_build *b, const struct di_json *v, const st
     if (type.p && !di_str_eqc(type, "custom")) {
         if (b->opt->messages_drop_web_search && di_str_starts(type, DI_STR("web_search")))
             return DI_OK;
-        return di_path_fail(b->err, DI_FIELD(at, "type"), "must be custom: tools that run in the server are not supported");
+        known = di_client_tool_find(type);
+        if (!known)
+            return di_path_fail(b->err, DI_FIELD(at, "type"),
+                                "must be custom, bash, text_editor or memory (with their dates), not \"%.*s\": tools that run in the "
+                                "server are not supported",
+                                di_path_shown(type), type.p);
     }
     TRY(di_build_string(b, v, at, "name", true, &t.name));
     TRY(di_build_string(b, v, at, "description", false, &t.description));
     TRY(di_build_bool(b, v, at, "defer_loading", &deferred));
     t.has_description = t.description.p != NULL;
     t.parameters = di_build_get(v, "input_schema");
+    if (known) {
+        TRY(di_json_parse(di_str_c(known->schema), NULL, &b->chat->arena, &schema, b->err));
+        t.parameters = schema;
+        t.description = di_str_c(known->description);
+        t.has_description = true;
+    }
     if (!t.parameters && !b->choice_none)
         TRY(di_path_fail(b->err, DI_FIELD(at, "input_schema"), "is missing"));
     t.deferred = deferred == 1;
