@@ -321,6 +321,8 @@ di_status di_json_parse(struct di_str text, const struct di_json_limits *limits,
         p.i = at;
         return bad(&p, "the text is not valid UTF-8");
     }
+    if (di_str_starts(text, DI_STR("\xEF\xBB\xBF")))
+        p.i = 3;
     struct di_json *root = di_arena_alloc(arena, sizeof *root);
     if (!root)
         return no_memory(&p);

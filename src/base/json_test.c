@@ -30,15 +30,37 @@ static void test_spaced_layout(void **state)
     round_trip("{\"z\":1,\"a\":{\"y\":[],\"x\":{}},\"z\":2}", "{\"z\": 2, \"a\": {\"y\": [], \"x\": {}}}");
     round_trip("{\"k\":1,\"k\":2,\"k\":3}", "{\"k\": 3}");
     round_trip("{\"a\":1,\"k\":2,\"k\":[3],\"b\":4,\"a\":5}", "{\"a\": 5, \"k\": [3], \"b\": 4}");
+    round_trip("\xEF\xBB\xBF [1]", "[1]"); /* a byte order mark, once, in front */
     round_trip("\"\\u00e9\\ud83d\\ude00\\u0001\\/\"", "\"\xC3\xA9\xF0\x9F\x98\x80\\u0001/\"");
 }
 
 static void test_refusals(void **state)
 {
     (void)state;
-    static const char *const texts[] = {"",        "{",           "[1,]",        "{\"a\" 1}", "01",       "1.",  "1e",
-                                        "-",       "\"\\ud800\"", "\"\\udc00\"", "\"\x01\"",  "\"\xC3\"", "nul", "[1] 2",
-                                        "\"\\x\"", "NaN",         "{\"a\":1,}",  "\"abc",     "\"abc\\"};
+    static const char *const texts[] = {"",
+                                        "{",
+                                        "[1,]",
+                                        "{\"a\" 1}",
+                                        "01",
+                                        "1.",
+                                        "1e",
+                                        "-",
+                                        "\"\\ud800\"",
+                                        "\"\\udc00\"",
+                                        "\"\x01\"",
+                                        "\"\xC3\"",
+                                        "nul",
+                                        "[1] 2",
+                                        "\"\\x\"",
+                                        "NaN",
+                                        "{\"a\":1,}",
+                                        "\"abc",
+                                        "\"abc\\",
+                                        "\xEF\xBB\xBF",
+                                        "\xEF\xBB\xBF\xEF\xBB\xBF"
+                                        "1",
+                                        " \xEF\xBB\xBF"
+                                        "1"};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         struct di_arena a;
         struct di_json *v;

@@ -341,7 +341,8 @@ static void end_raw(struct di_parser *p, bool cut)
     struct di_json *tree;
     di_arena_init(&arena);
     struct di_json_limits limits = {.max_depth = 512};
-    di_status valid = cut ? DI_OK : di_json_parse(value, &limits, &arena, &tree, NULL);
+    bool marked = di_str_starts(value, DI_STR("\xEF\xBB\xBF")); /* a value with a byte order mark is none inside the arguments */
+    di_status valid = cut ? DI_OK : marked ? DI_ERR_FORMAT : di_json_parse(value, &limits, &arena, &tree, NULL);
     p->failed = p->failed || valid == DI_ERR_MEMORY;
     if (valid == DI_OK)
         di_buf_addv(&p->text, value);

@@ -454,6 +454,14 @@ static const struct small smalls[] = {
      {TEXT("invoke name=\"f\">parameter name=\"a\" false\">NaN</" D ">")},
      DI_FINISH_LENGTH,
      MSG("\"\"", "\"\"", "{\"name\": \"f\", \"arguments\": \"{\\\"a\\\": \\\"NaN\\\"\"}", "\"length\"")},
+    {{.start = DI_START_TOOL_BLOCK, .spelling = true},
+     {TEXT("invoke name=\"f\">parameter name=\"a\" false\">\xEF\xBB\xBF"
+           "1</" D ">")},
+     DI_FINISH_LENGTH,
+     MSG("\"\"", "\"\"",
+         "{\"name\": \"f\", \"arguments\": \"{\\\"a\\\": \\\"\xEF\xBB\xBF"
+         "1\\\"\"}",
+         "\"length\"")},
     /* a call that is too long loses the rest of its text, not its end */
     {{.start = DI_START_TOOL_BLOCK, .spelling = true, .max_call_bytes = 6},
      {TEXT("invoke name=\"f\">parameter name=\"a\" true\">0123456789</" D "></" D ">")},
