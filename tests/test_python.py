@@ -132,7 +132,7 @@ def bad_arguments(count, llm):
         refused(InvalidError, "temperature", gen(temperature="hot")), refused(InvalidError, "top_p", gen(top_p=0)),
         refused(InvalidError, "top_k", gen(top_k=1.5)), refused(InvalidError, "top_logprobs", gen(top_logprobs=21)),
         refused(InvalidError, "top_logprobs", gen(top_logprobs=1 << 40)), refused(InvalidError, "max_tokens", gen(max_tokens=-3)),
-        refused(InvalidError, "seed", gen(seed=-1)), refused(InvalidError, "seq_seed", gen(seq_seed=1 << 64)),
+        refused(InvalidError, "seed", gen(seed=-(1 << 63) - 1)), refused(InvalidError, "seq_seed", gen(seq_seed=1 << 64)),
         refused(InvalidError, "seq_seed", gen(seed=1, seq_seed=2)), refused(InvalidError, "golden_token_ids", gen(golden_token_ids=["a"])),
         refused(InvalidError, "forced", gen(golden_token_ids=[1 << 20])), refused(UnsupportedError, "so_args", gen(so_args={"schema_type": "json"})),
         refused(UnsupportedError, "prompt_logprobs", gen(prompt_logprobs=1)), refused(UnsupportedError, "best_of", gen(best_of=2)),

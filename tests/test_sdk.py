@@ -541,7 +541,7 @@ def report_36_agents_first_requests(c):
 
 def test_errors(c):
     bad = [({"temperature": 9}, "temperature"), ({"max_tokens": 0}, "max_tokens"), ({"n": 0}, "n"), ({"stop": [""]}, "stop[0]"), ({"logit_bias": {"x": 1}}, "logit_bias"),
-           ({"top_logprobs": 3}, "top_logprobs"), ({"seed": -1}, "seed"), ({"messages": []}, "messages"), 
+           ({"top_logprobs": 3}, "top_logprobs"), ({"seed": 1 << 63}, "seed"), ({"messages": []}, "messages"), 
            ({"messages": [{"role": "alien", "content": ""}]}, "messages[0].role"), ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools[0].function.name"),
            ({"tool_choice": {"type": "function", "function": {"name": "x"}}, "tools": CHAT_TOOLS}, "tool_choice"), ({"response_format": {"type": "regex", "regex": "a"}}, "response_format"),
            ({"structured_outputs": {"choice": ["a"]}}, "structured_outputs.choice"), ({"guided_regex": "a"}, "guided_regex"),
@@ -565,6 +565,18 @@ def test_errors(c):
         yield False, "a prompt that is too long"
     except anthropic.BadRequestError as e:
         yield e.body["type"] == "error" and e.body["error"]["type"] == "invalid_request_error" and e.body["error"]["message"].startswith("prompt is too long: ") and e.body["request_id"], e.body
+    many, long = {f"k{i}": "v" for i in range(17)}, {"k": "v" * 513}
+    for dialect, more in (("chat", {"messages": user("Hi")}), ("responses", {"input": "Hi"}), ("messages", {"messages": user("Hi")}), ("completions", {"prompt": "Hi"})):
+        for fields, where in (({"model": "m" * 257}, "model"), ({"metadata": many}, "metadata"), ({"metadata": long}, "metadata.k"), ({"metadata": {"k" * 65: "v"}}, "metadata")):
+            r = c.post(dialect, {**more, **fields})
+            yield r.status == 400 and r.error().startswith(where + ":"), (dialect, where, r)
+        limits = {"model": "m" * 256, "metadata": {f"{i:064}": "\u00fc" * 512 for i in range(16)}, "max_output_tokens" if dialect == "responses" else "max_tokens": 1}
+        r = c.post(dialect, {**more, **limits, **({} if dialect == "responses" else {"seed": -(1 << 63)})})
+        yield r.status == 200, r
+        yield c.server.post(dialects.PATHS[dialect], b"\xef\xbb\xbf" + json.dumps({**more, "max_tokens": 1}).encode()).status == 200, "a byte order mark"
+    refusal = [*user("Hi"), {"role": "assistant", "content": [{"type": "refusal", "refusal": "No."}]}, *user("Why?")]
+    yield c.post("chat", {"messages": refusal, "max_tokens": 1}).json()["usage"]["prompt_tokens"] == c.post("chat", {"messages": [refusal[0], {"role": "assistant", "content": "No."}, refusal[2]], "max_tokens": 1}).json()["usage"]["prompt_tokens"], "a refusal"
+    yield c.post("responses", {"input": refusal, "max_output_tokens": 1}).status == 200, "a refusal"
     pdf = {"type": "base64", "media_type": "application/pdf", "data": "JVBERi0="}
     for dialect, body, where in (("messages", {"messages": [{"role": "user", "content": [{"type": "document", "source": pdf}]}]}, "messages[0].content[0]"),
                                  ("responses", {"input": [{"role": "user", "content": [{"type": "input_file", "file_data": "x"}]}]}, "input[0].content[0]"),

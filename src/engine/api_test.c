@@ -368,11 +368,6 @@ static void spoil_nan(di_submission *s, di_sampling_options *o)
     (void)s;
     o->top_p = (double)NAN;
 }
-static void spoil_seed(di_submission *s, di_sampling_options *o)
-{
-    (void)s;
-    o->seed = -1;
-}
 static void spoil_max(di_submission *s, di_sampling_options *o)
 {
     (void)s;
@@ -449,7 +444,6 @@ static void test_bad_requests(void **state)
     static const struct bad table[] = {
         {"temperature", DI_ERR_INVALID, spoil_temperature},
         {"top_p", DI_ERR_INVALID, spoil_nan},
-        {"seed", DI_ERR_INVALID, spoil_seed},
         {"max_tokens", DI_ERR_INVALID, spoil_max},
         {"top_logprobs", DI_ERR_INVALID, spoil_top},
         {"prompt", DI_ERR_LIMIT, spoil_length},
@@ -539,10 +533,6 @@ static void test_bad_handles_and_sizes(void **state)
     c = nano_config();
     c.numerics = "f64";
     assert_int_equal(di_engine_open(&c, &e, &err), DI_ERR_INVALID);
-    c = nano_config();
-    c.prefill_order = "longest";
-    assert_int_equal(di_engine_open(&c, &e, &err), DI_ERR_INVALID);
-    assert_string_equal(err.where, "prefill_order");
     c = nano_config();
     c.model = NANO "/nothing-here";
     assert_int_equal(di_engine_open(&c, &e, &err), DI_ERR_NOT_FOUND);

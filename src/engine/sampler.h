@@ -32,7 +32,7 @@ struct di_sampling_params {
     double repetition_penalty;        /* > 0, 1 = off: tokens of prompt and output, x > 0 ? x / r : x * r */
     double presence_penalty;          /* -2..2, subtracted from tokens of the output */
     double frequency_penalty;         /* -2..2, subtracted once per occurrence in the output */
-    int64_t seed;                     /* 0..2^63-1 */
+    int64_t seed;                     /* any */
     int64_t min_tokens;               /* `end_ids` are banned until so many tokens were generated */
     int64_t top_logprobs;             /* 0..DI_MAX_TOP_LOGPROBS alternatives to report */
     bool logprobs;                    /* report the token's own log-probability */

@@ -571,7 +571,6 @@ static void test_parameters_are_checked(void **state)
     BAD(presence_penalty, -2.1);
     BAD(frequency_penalty, 2.1);
     BAD(frequency_penalty, NAN);
-    BAD(seed, -1);
     BAD(min_tokens, -1);
     BAD(top_logprobs, 21);
     BAD(top_logprobs, 3); /* without logprobs */

@@ -45,7 +45,6 @@ di_status di_sampling_params_check(const struct di_sampling_params *p, size_t vo
     TRY(check_range("repetition_penalty", p->repetition_penalty, 0, INFINITY, true, err));
     TRY(check_range("presence_penalty", p->presence_penalty, -2, 2, false, err));
     TRY(check_range("frequency_penalty", p->frequency_penalty, -2, 2, false, err));
-    TRY(check_integer("seed", p->seed, 0, INT64_MAX, err));
     TRY(check_integer("min_tokens", p->min_tokens, 0, INT64_MAX, err));
     TRY(check_integer("top_logprobs", p->top_logprobs, 0, DI_MAX_TOP_LOGPROBS, err));
     CHECK(p->logprobs || p->top_logprobs == 0, err, DI_ERR_INVALID, "top_logprobs", "logprobs must be on when top_logprobs is given");

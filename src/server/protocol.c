@@ -146,9 +146,13 @@ const char *di_model_served(const struct di_exchange_setup *setup, struct di_str
     return NULL;
 }
 
+#define MAX_MODEL_NAME 256
+
 static di_status read_model(struct di_exchange *x, struct di_http_error *error, di_error *err)
 {
     struct di_str name = di_field_string(x->json, "model");
+    if (name.n > MAX_MODEL_NAME) /* every chunk repeats it */
+        return di_fail(err, DI_ERR_INVALID, "model", "has %zu bytes, at most %d are allowed", name.n, MAX_MODEL_NAME);
     if (!name.n)
         name = di_str_c(x->setup->n_names ? x->setup->names[0] : "");
     else if (x->setup->reject_unknown_models && !di_model_served(x->setup, name)) {
@@ -251,7 +255,7 @@ bool di_exchange_streams(const struct di_exchange *x)
 }
 const char *di_exchange_content_type(const struct di_exchange *x)
 {
-    return di_stream_content_type(x->stream);
+    return x->stream ? "text/event-stream" : "application/json";
 }
 const char *di_exchange_model(const struct di_exchange *x)
 {
@@ -268,6 +272,10 @@ bool di_exchange_finished(const struct di_exchange *x)
 int di_exchange_status(const struct di_exchange *x)
 {
     return x->status;
+}
+struct di_str di_exchange_keep_alive(const struct di_exchange *x)
+{
+    return x->stream ? DI_STR(": keep-alive\n\n") : DI_STR("\n");
 }
 size_t di_exchange_submissions(const struct di_exchange *x)
 {

@@ -2,6 +2,7 @@
  * */
 #include "server/protocol_impl.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 /* The old log-probability object, four lists side by side. */
@@ -23,13 +24,19 @@ struct own {
 
 /* ---------------------------------------------------------------- request */
 
-static di_status add_ids(struct di_buf *b, const struct di_json *ids, const char *where, di_error *err)
+/* Prompt number k. */
+static di_status add_ids(const struct di_exchange *x, struct di_buf *b, const struct di_json *ids, size_t k, di_error *err)
 {
+    char where[40];
+    const char *key = di_field(x->json, "prompt") ? "prompt" : "prompt_token_ids";
+    bool list = di_field(x->json, key) != ids;
     size_t i = 0;
+    snprintf(where, sizeof where, list ? "%s[%zu]" : "%s", key, k);
     di_buf_adds(b, ",\"prompt_token_ids\":[");
     for (const struct di_json *v = ids->child; v; v = v->next, i++) {
-        if (v->type != DI_JSON_NUMBER)
-            return di_fail(err, DI_ERR_INVALID, where, "must hold token ids only, but entry %zu is %s", i, di_json_type_name(v));
+        int64_t id;
+        if (!di_json_int(v, &id) || id < 0 || id > INT32_MAX)
+            return di_fail(err, DI_ERR_INVALID, where, "must hold token ids only, whole numbers of at least 0, but entry %zu is none", i);
         di_buf_adds(b, i ? "," : "");
         di_json_write_compact(b, v);
     }
@@ -108,7 +115,7 @@ out:
 /* All members but those that are said per submission or done here. */
 static void write_rest(struct di_buf *b, const struct di_json *request)
 {
-    static const char *const ours[] = {"prompt", "prompt_token_ids", "suffix", "n", "best_of", "echo", "add_special_tokens"};
+    static const char *const ours[] = {"prompt", "prompt_token_ids", "suffix", "n", "best_of", "echo"};
     di_buf_adds(b, "{\"stream_options\":null");
     for (const struct di_json *m = request->child; m; m = m->next) {
         bool mine = false;
@@ -170,7 +177,7 @@ static di_status make_body(struct di_exchange *x, size_t i, const struct di_json
     if (prompt->type == DI_JSON_STRING)
         TRY(add_text(x, b, prompt->text, err));
     else
-        TRY(add_ids(b, prompt, "prompt", err));
+        TRY(add_ids(x, b, prompt, i, err));
     di_buf_addc(b, '}');
     TRY(di_buf_ok(b, err));
     if (own->score)
@@ -227,11 +234,13 @@ static di_status read_options(struct di_exchange *x, di_error *err)
     struct own *own = x->own;
     di_status status = DI_OK;
     const struct di_json *options = di_field(x->json, "stream_options"), *logprobs = di_field(x->json, "logprobs");
+    const struct di_json *echo = di_field(x->json, "echo");
     CHECK(!options || x->stream, err, DI_ERR_INVALID, "stream_options", "needs \"stream\": true");
     x->include_usage = di_field_true(options, "include_usage");
     x->continuous_usage = di_field_true(options, "continuous_usage_stats");
     x->logprobs = di_json_is(logprobs, DI_JSON_NUMBER) || di_field_true(x->json, "logprobs");
-    own->echo = di_field_true(x->json, "echo");
+    CHECK(!echo || echo->type == DI_JSON_BOOL, err, DI_ERR_INVALID, "echo", "must be true or false, not %s", di_json_type_name(echo));
+    own->echo = echo && echo->boolean;
     own->score = own->echo && x->logprobs;
     own->max_tokens = di_field_int(x->json, "max_completion_tokens", di_field_int(x->json, "max_tokens", -1));
     CHECK(!own->score || !x->stream, err, DI_ERR_INVALID, "echo", "together with logprobs cannot be streamed");

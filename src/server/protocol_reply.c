@@ -71,7 +71,6 @@ static di_status prompt_ids(const struct di_exchange *x, struct di_str json, con
     s.json = json.p;
     s.json_bytes = json.n;
     s.protocol = protocol;
-    s.tenant = x->request.tenant;
     *ids = NULL;
     TRY(di_engine_prompt(x->setup->engine, &s, NULL, 0, n, err));
     cap = *n;
@@ -97,7 +96,6 @@ static di_status count_tokens(struct di_exchange *x, di_error *err)
     s.json = body.p;
     s.json_bytes = body.n;
     s.protocol = x->protocol;
-    s.tenant = x->request.tenant;
     TRY(di_engine_prompt(x->setup->engine, &s, NULL, 0, &n, err));
     di_buf_addf(&x->reply, responses ? "{\"object\":\"response.input_tokens\",\"input_tokens\":%zu}" : "{\"input_tokens\":%zu}", n);
 out:
@@ -118,6 +116,15 @@ out:
     return status;
 }
 
+static di_status read_switch(const struct di_exchange *x, const char *key, bool otherwise, bool *out, di_error *err)
+{
+    const struct di_json *v = di_field(x->json, key);
+    if (v && v->type != DI_JSON_BOOL)
+        return di_fail(err, DI_ERR_INVALID, key, "must be true or false, not %s", di_json_type_name(v));
+    *out = v ? v->boolean : otherwise;
+    return DI_OK;
+}
+
 static di_status tokenize(struct di_exchange *x, di_error *err)
 {
     di_status status = DI_OK;
@@ -126,7 +133,10 @@ static di_status tokenize(struct di_exchange *x, di_error *err)
     di_model_info info;
     struct di_str bytes;
     char room[256];
-    const struct di_json *prompt = di_field(x->json, "prompt"), *special = di_field(x->json, "add_special_tokens");
+    bool special = true, strings = false;
+    const struct di_json *prompt = di_field(x->json, "prompt");
+    TRY(read_switch(x, "add_special_tokens", true, &special, err));
+    TRY(read_switch(x, "return_token_strs", false, &strings, err));
     if (di_field(x->json, "messages")) {
         TRY(prompt_ids(x, x->request.body, "chat", &ids, &n, err));
     } else {
@@ -134,15 +144,14 @@ static di_status tokenize(struct di_exchange *x, di_error *err)
         TRY(plain_ids(x, prompt->text, &ids, &n, err));
     }
     TRY(di_engine_info(x->setup->engine, &info, sizeof info, err));
-    bool bos =
-        di_json_is(prompt, DI_JSON_STRING) && !(di_json_is(special, DI_JSON_BOOL) && !special->boolean) && !(n && ids[0] == info.bos_id);
+    bool bos = di_json_is(prompt, DI_JSON_STRING) && special && !(n && ids[0] == info.bos_id);
     di_buf_addf(&x->reply, "{\"count\":%zu,\"max_model_len\":%lld,\"tokens\":[", n + bos, (long long)info.context);
     if (bos)
         di_buf_addf(&x->reply, n ? "%d," : "%d", info.bos_id);
     for (size_t i = 0; i < n; i++)
         di_buf_addf(&x->reply, i ? ",%d" : "%d", ids[i]);
     di_buf_adds(&x->reply, "],\"token_strs\":");
-    if (di_field_true(x->json, "return_token_strs")) {
+    if (strings) {
         di_buf_addc(&x->reply, '[');
         if (bos) {
             di_write_token(&x->reply, x->setup->engine, info.bos_id, &bytes, room);

@@ -268,22 +268,10 @@ static di_status add_image(struct di_build *b, struct di_chat_parts *parts, stru
 {
     void *mem;
     di_status status = DI_OK;
-    if (b->in_result && b->opt->result_media_as_text)
-        return di_build_text(b, parts, DI_STR("[A picture stood here. Pictures are not supported.]"));
     TRY(di_build_alloc(b, sizeof image, &mem));
     TRY(di_build_path(b, at, &image.path));
     *(struct di_chat_image *)mem = image;
     TRY(add_part(b, parts, (struct di_str){0}, mem));
-out:
-    return status;
-}
-
-di_status di_build_document(struct di_build *b, struct di_chat_parts *parts, struct di_str words, const struct di_path *at)
-{
-    di_status status = DI_OK;
-    if (!b->chat->document && !(b->in_result && b->opt->result_media_as_text))
-        TRY(di_build_path(b, at, &b->chat->document));
-    TRY(di_build_text(b, parts, words));
 out:
     return status;
 }
@@ -441,7 +429,7 @@ static di_status read_parameters(struct di_build *b, const struct di_build_tool 
         TRY(di_schema_check(t->parameters, at, b->err));
         const struct di_json *type = di_json_get(t->parameters, "type");
         if (!di_json_is(type, DI_JSON_STRING) || !di_str_eqc(type->text, "object"))
-            TRY(di_path_fail(b->err, at, "must be a JSON Schema with \"type\": \"object\""));
+            TRY(di_path_fail(b->err, type ? DI_FIELD(at, "type") : at, "must be a JSON Schema with \"type\": \"object\""));
     }
 out:
     return status;

@@ -64,6 +64,10 @@ static di_status read_thinking(struct di_build *b, const struct di_json *v, int8
     TRY(di_build_object(b, v, at));
     TRY(di_build_string(b, v, at, "type", true, &type));
     TRY(di_build_word(b, type, DI_FIELD(at, "type"), types, 3, &which));
+    const struct di_json *budget = di_build_get(v, "budget_tokens"); /* a wish; thinking_token_budget is the limit */
+    int64_t tokens;
+    if (budget && (!di_json_int(budget, &tokens) || tokens < 1))
+        TRY(di_path_fail(b->err, DI_FIELD(at, "budget_tokens"), "must be a whole number of at least 1"));
     *on = which > 0;
 out:
     return status;
@@ -125,7 +129,7 @@ out:
 
 di_status di_build_format(struct di_build *b, const struct di_json *v, const struct di_path *at, bool flat)
 {
-    static const char *const types[] = {"text", "json_object", "json_schema", "regex"};
+    static const char *const types[] = {"text", "json_object", "json_schema", "regex"}, *const labels[] = {"name", "description"};
     enum { TEXT, JSON_OBJECT, JSON_SCHEMA, REGEX };
     struct di_chat *c = b->chat;
     struct di_str type;
@@ -149,6 +153,8 @@ di_status di_build_format(struct di_build *b, const struct di_json *v, const str
         if (!flat)
             TRY(di_build_member(b, v, at, "json_schema", DI_JSON_OBJECT, true, &v));
         TRY(di_build_bool(b, v, here, "strict", &strict));
+        for (int i = 0; i < 2; i++)
+            TRY(di_build_string(b, v, here, labels[i], false, &type));
         const struct di_json *schema = di_build_get(v, "schema");
         if (!schema)
             TRY(di_path_fail(b->err, DI_FIELD(here, "schema"), "is missing"));
@@ -257,7 +263,7 @@ static const struct {
     {"frequency_penalty", F_DOUBLE, S(frequency_penalty), -2, 2, false},
     {"presence_penalty", F_DOUBLE, S(presence_penalty), -2, 2, false},
     {"top_k", F_INT, S(top_k), -1, INT32_MAX, false},
-    {"seed", F_INT, S(seed), 0, 9.3e18, false},
+    {"seed", F_INT, S(seed), -9.3e18, 9.3e18, false},
     {"min_tokens", F_INT, S(min_tokens), 0, INT32_MAX, false},
     {"n", F_INT, S(n), 1, 128, false},
     {"best_of", F_INT, S(best_of), 1, 128, false},
@@ -285,7 +291,7 @@ static di_status read_int(struct di_build *b, const struct di_json *v, const str
     if (!v)
         return DI_OK;
     if (!di_json_int(v, &x) || (double)x < min || (double)x > max)
-        return max > 9e18 ? di_path_fail(b->err, at, "must be a whole number from %.0f to 9223372036854775807", min)
+        return max > 9e18 ? di_path_fail(b->err, at, "must be a whole number from -9223372036854775808 to 9223372036854775807")
                           : di_path_fail(b->err, at, "must be a whole number from %.0f to %.0f", min, max);
     *out = x;
     return DI_OK;
@@ -445,6 +451,78 @@ out:
     return status;
 }
 
+/* Fields that change nothing here, or that the server acts on: their types are checked all the same. */
+#define OF(protocol) (1u << DI_PROTOCOL_##protocol)
+#define OPENAI (OF(CHAT) | OF(RESPONSES) | OF(COMPLETION))
+static const struct {
+    const char *name;
+    enum di_json_type type;
+    unsigned protocols;
+} others[] = {
+    {"user", DI_JSON_STRING, OPENAI},
+    {"service_tier", DI_JSON_STRING, OPENAI | OF(MESSAGES)},
+    {"store", DI_JSON_BOOL, OF(CHAT) | OF(RESPONSES)},
+    {"prompt_cache_key", DI_JSON_STRING, OF(CHAT) | OF(RESPONSES)},
+    {"safety_identifier", DI_JSON_STRING, OF(CHAT) | OF(RESPONSES)},
+    {"previous_response_id", DI_JSON_STRING, OF(RESPONSES)},
+    {"truncation", DI_JSON_STRING, OF(RESPONSES)},
+    {"max_tool_calls", DI_JSON_NUMBER, OF(RESPONSES)},
+    {"add_special_tokens", DI_JSON_BOOL, OF(COMPLETION)},
+};
+
+static size_t characters(struct di_str s)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < s.n; i++)
+        n += ((unsigned char)s.p[i] & 0xC0) != 0x80;
+    return n;
+}
+
+/* The protocols' own limits: what a client attaches comes back with the answer. */
+static di_status read_metadata(struct di_build *b)
+{
+    enum { PAIRS = 16, KEY = 64, VALUE = 512 };
+    const struct di_path *at = DI_FIELD(NULL, "metadata");
+    bool openai = b->chat->protocol != DI_PROTOCOL_MESSAGES; /* Messages knows one key, user_id */
+    const struct di_json *v;
+    di_status status = DI_OK;
+    TRY(di_build_member(b, b->request, NULL, "metadata", DI_JSON_OBJECT, false, &v));
+    if (v && v->count > PAIRS)
+        TRY(di_path_fail(b->err, at, "has %zu members, at most %d are allowed", v->count, PAIRS));
+    for (const struct di_json *m = v ? v->child : NULL; m; m = m->next) {
+        if (characters(m->key) > KEY)
+            TRY(di_path_fail(b->err, at, "has a key of %zu characters, at most %d are allowed", characters(m->key), KEY));
+        if (m->type != DI_JSON_STRING && (openai || (m->type != DI_JSON_NULL && di_str_eqc(m->key, "user_id"))))
+            TRY(di_path_fail(b->err, DI_MEMBER(at, m->key), "must be a string, not %s", di_json_type_name(m)));
+        if (characters(m->text) > VALUE)
+            TRY(di_path_fail(b->err, DI_MEMBER(at, m->key), "has %zu characters, at most %d are allowed", characters(m->text), VALUE));
+    }
+out:
+    return status;
+}
+
+static di_status read_others(struct di_build *b)
+{
+    const struct di_json *v, *list;
+    struct di_str s;
+    size_t k = 0;
+    di_status status = DI_OK;
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        if (others[i].protocols >> b->chat->protocol & 1)
+            TRY(di_build_member(b, b->request, NULL, others[i].name, others[i].type, false, &v));
+    TRY(read_metadata(b));
+    if (b->chat->protocol == DI_PROTOCOL_RESPONSES) {
+        TRY(di_build_member(b, b->request, NULL, "include", DI_JSON_ARRAY, false, &list));
+        for (const struct di_json *m = list ? list->child : NULL; m; m = m->next, k++)
+            if (m->type != DI_JSON_STRING)
+                TRY(di_path_fail(b->err, DI_ITEM(DI_FIELD(NULL, "include"), k), "must be a string, not %s", di_json_type_name(m)));
+        TRY(di_build_string(b, di_build_get(b->request, "reasoning"), DI_FIELD(NULL, "reasoning"), "summary", false, &s));
+        TRY(di_build_string(b, di_build_get(b->request, "text"), DI_FIELD(NULL, "text"), "verbosity", false, &s));
+    }
+out:
+    return status;
+}
+
 di_status di_build_sampling(struct di_build *b)
 {
     struct di_chat *c = b->chat;
@@ -452,6 +530,7 @@ di_status di_build_sampling(struct di_build *b)
     const char *stop = c->protocol == DI_PROTOCOL_MESSAGES ? "stop_sequences" : "stop";
     di_status status = DI_OK;
     TRY(read_table(b));
+    s->has_seed = di_build_get(b->request, "seed");
     TRY(read_max_tokens(b));
     TRY(read_stream_options(b));
     if (c->protocol != DI_PROTOCOL_RESPONSES) /* Responses has none (§3.6) */
@@ -462,6 +541,7 @@ di_status di_build_sampling(struct di_build *b)
     TRY(read_ids(b, "allowed_token_ids", &s->allowed_token_ids, &s->n_allowed_token_ids));
     TRY(read_bias(b));
     TRY(read_structured(b));
+    TRY(read_others(b));
     if (c->protocol == DI_PROTOCOL_RESPONSES && s->top_logprobs >= 0)
         s->logprobs = 1;
     else if (c->protocol == DI_PROTOCOL_CHAT && s->top_logprobs >= 0 && s->logprobs != 1)

@@ -6,7 +6,7 @@
 
 static di_status read_part(struct di_build *b, const struct di_json *v, const struct di_path *at, bool images, struct di_chat_parts *parts)
 {
-    static const char *const types[] = {"text", "image_url"};
+    static const char *const types[] = {"text", "refusal", "image_url"};
     const struct di_json *image;
     const struct di_path *image_at = DI_FIELD(at, "image_url");
     struct di_str type, s, detail = {0};
@@ -14,9 +14,9 @@ static di_status read_part(struct di_build *b, const struct di_json *v, const st
     di_status status = DI_OK;
     TRY(di_build_object(b, v, at));
     TRY(di_build_string(b, v, at, "type", true, &type));
-    TRY(di_build_word(b, type, DI_FIELD(at, "type"), types, 2, &which));
-    if (which == 0) {
-        TRY(di_build_string(b, v, at, "text", true, &s));
+    TRY(di_build_word(b, type, DI_FIELD(at, "type"), types, 3, &which));
+    if (which < 2) {
+        TRY(di_build_string(b, v, at, types[which], true, &s)); /* a refusal is what the model said */
         return di_build_text(b, parts, s);
     }
     if (!images)
@@ -82,6 +82,17 @@ static void cut_billing_line(struct di_chat_parts *parts)
     }
 }
 
+/* The form of tools before there were tools would need answers and a history in that form, too. */
+static di_status refuse_functions(struct di_build *b, const struct di_json *v, const struct di_path *at)
+{
+    static const char *const old[][2] = {{"functions", "tools"}, {"function_call", "tool_choice"}};
+    for (size_t i = 0; i < 2; i++)
+        if (di_build_get(v, old[i][0]))
+            return di_path_fail(b->err, DI_MEMBER(at, di_str_c(old[i][0])), "is the old form of %s and is not supported; send tools and %s",
+                                at ? "tool_calls" : old[i][1], at ? "tool_calls" : "tool_choice");
+    return DI_OK;
+}
+
 static di_status read_call(struct di_build *b, const struct di_json *v, const struct di_path *at, struct di_chat_message *m)
 {
     static const char *const types[] = {"function", "custom"};
@@ -115,14 +126,15 @@ static di_status read_assistant(struct di_build *b, const struct di_json *v, con
     di_status status = DI_OK;
     di_strmap_clear(&b->calls);
     b->open_calls = 0;
+    TRY(refuse_functions(b, v, at));
     TRY(di_build_member(b, v, at, "tool_calls", DI_JSON_ARRAY, false, &tool_calls));
     if (di_build_get(v, "content"))
         TRY(read_content(b, v, at, false, &m->content));
+    else if (!tool_calls)
+        TRY(di_path_fail(b->err, at, "must have content or tool_calls"));
     TRY(di_build_string(b, v, at, "reasoning_content", false, &why));
     if (!why.p)
         TRY(di_build_string(b, v, at, "reasoning", false, &why));
-    if (!di_json_get(v, "content") && !tool_calls && !why.p) /* null is what some clients make of an empty answer */
-        TRY(di_path_fail(b->err, at, "must have content or tool_calls"));
     m->has_reasoning = why.p != NULL;
     if (why.p)
         TRY(di_build_text(b, &m->reasoning, why));
@@ -143,9 +155,7 @@ static di_status read_tool_result(struct di_build *b, const struct di_json *v, c
     m->has_call_id = m->call_id.p != NULL;
     if (m->has_call_id)
         TRY(di_build_result(b, m->call_id, DI_FIELD(at, "tool_call_id")));
-    b->in_result = true;
     TRY(read_content(b, v, at, true, &m->content));
-    b->in_result = false;
 out:
     return status;
 }
@@ -264,16 +274,12 @@ out:
 
 static di_status read_tools(struct di_build *b)
 {
-    const struct di_json *list, *old;
-    struct di_chat_tool *tool;
-    size_t i = 0, k = 0;
+    const struct di_json *list;
+    size_t i = 0;
     di_status status = DI_OK;
     TRY(di_build_member(b, b->request, NULL, "tools", DI_JSON_ARRAY, false, &list));
-    TRY(di_build_member(b, b->request, NULL, "functions", DI_JSON_ARRAY, false, &old)); /* the old form, without a wrapper */
     for (const struct di_json *m = list ? list->child : NULL; m; m = m->next, i++)
         TRY(read_tool(b, m, DI_ITEM(DI_FIELD(NULL, "tools"), i)));
-    for (const struct di_json *m = old ? old->child : NULL; m; m = m->next, k++)
-        TRY(di_build_function(b, m, DI_ITEM(DI_FIELD(NULL, "functions"), k), NULL, &tool));
 out:
     return status;
 }
@@ -311,16 +317,6 @@ static di_status read_choice(struct di_build *b)
         TRY(di_build_member(b, v, at, types[which], DI_JSON_OBJECT, true, &body));
         TRY(di_build_string(b, body, DI_MEMBER(at, di_str_c(types[which])), "name", true, &name));
         di_build_choose(b, name);
-        return DI_OK;
-    }
-    v = di_build_get(b->request, "function_call"); /* the old form */
-    at = DI_FIELD(NULL, "function_call");
-    if (di_json_is(v, DI_JSON_STRING))
-        return read_choice_word(b, v->text, at);
-    if (v) {
-        TRY(di_build_object(b, v, at));
-        TRY(di_build_string(b, v, at, "name", true, &name));
-        di_build_choose(b, name);
     }
 out:
     return status;
@@ -345,6 +341,7 @@ di_status di_build_chat_request(struct di_build *b)
 {
     di_status status = DI_OK;
     TRY(di_build_thinking(b, di_build_get(b->request, "reasoning_effort"), DI_FIELD(NULL, "reasoning_effort")));
+    TRY(refuse_functions(b, b->request, NULL));
     TRY(read_history_policy(b));
     TRY(read_choice(b));
     TRY(read_tools(b));

@@ -32,21 +32,24 @@ struct items {
     size_t result;                /* the place of the item before if that was the output of a function or custom tool, + 1; else 0 */
 };
 
-enum part { P_TEXT, P_OUTPUT_TEXT, P_IMAGE, P_FILE };
+enum part { P_TEXT, P_OUTPUT_TEXT, P_REFUSAL, P_IMAGE, P_FILE };
 
 static di_status read_part(struct di_build *b, const struct di_json *v, const struct di_path *at, bool images, struct di_chat_parts *parts)
 {
-    static const char *const types[] = {"input_text", "output_text", "input_image", "input_file"};
+    static const char *const types[] = {"input_text", "output_text", "refusal", "input_image", "input_file"};
     struct di_str type, s, detail;
     size_t which;
     di_status status = DI_OK;
     TRY(di_build_object(b, v, at));
     TRY(di_build_string(b, v, at, "type", true, &type));
-    TRY(di_build_word(b, type, DI_FIELD(at, "type"), types, 4, &which));
-    if (which == P_FILE)
-        return di_build_document(b, parts, DI_STR("[Unsupported Document]"), at);
+    TRY(di_build_word(b, type, DI_FIELD(at, "type"), types, 5, &which));
+    if (which == P_FILE) {
+        if (!b->chat->document)
+            TRY(di_build_path(b, at, &b->chat->document));
+        return di_build_text(b, parts, DI_STR("[Unsupported Document]"));
+    }
     if (which != P_IMAGE) {
-        TRY(di_build_string(b, v, at, "text", true, &s));
+        TRY(di_build_string(b, v, at, which == P_REFUSAL ? "refusal" : "text", true, &s));
         return di_build_text(b, parts, s);
     }
     if (!images)
@@ -362,14 +365,9 @@ static di_status read_output(struct items *it, const struct di_json *v, const st
 {
     struct di_chat_message *m;
     struct pair *pair;
-    di_status status = DI_OK;
-    TRY(add_output(it, v, at, &m, &pair));
+    di_status status = add_output(it, v, at, &m, &pair);
     it->result = it->n;
-    it->b->in_result = true;
-    TRY(read_content(it->b, v, at, "output", true, &m->content));
-    it->b->in_result = false;
-out:
-    return status;
+    return status != DI_OK ? status : read_content(it->b, v, at, "output", true, &m->content);
 }
 
 /* ---- tools ---- */
@@ -398,10 +396,7 @@ static void report_tool(struct tool_list *l, const struct di_json *v, const stru
         di_buf_adds(b, ",\"namespace\":{\"name\":");
         di_json_write_string(b, space->space);
         di_buf_adds(b, ",\"description\":");
-        if (space->has_description)
-            di_json_write_string(b, space->space_description);
-        else
-            di_buf_adds(b, "null");
+        di_json_write_string(b, space->has_description ? space->space_description : DI_STR(""));
         di_buf_addc(b, '}');
     }
     di_buf_addc(b, '}');
