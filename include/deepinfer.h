@@ -98,6 +98,10 @@ typedef struct di_engine_config {
     const char *replay;
     /* At least the window and the draft block; 0 = 140 for a window of 128. A prompt of at most so many tokens is exact. */
     int32_t replay_rows;
+    /* Which prompt goes first among those of one priority and one tenant. NULL = "shortest": the one with the fewest tokens left to compute,
+     * less a tenth of those that could have been computed while it waited, so that nobody waits for ever; decided anew in every step.
+     * "arrival": they start in order of arrival and then take turns. Answers do not depend on it. */
+    const char *prefill_order;
 } di_engine_config;
 DI_API void di_engine_config_init(di_engine_config *config, size_t size);
 

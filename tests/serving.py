@@ -183,6 +183,14 @@ def chat_request(text="Say hello.", headers=None, version="1.1", **fields):
     return head.encode() + body
 
 
+def peek(c):
+    c.settimeout(0.05)
+    try:
+        return c.recv(1000)
+    except socket.timeout:
+        return b""
+
+
 class Stream:
     """A response that is read as it comes, chunked or until the end."""
 

@@ -35,7 +35,7 @@ SAMPLING = [
     *({"temperature": x} for x in (-1, -1e-9, 2.0001, 1e308, "1", None.__class__.__name__, [], True)),
     *({"top_p": x} for x in (0, -0.5, 1.0001, 1e300, "x")), *({"min_p": x} for x in (-0.1, 1.5, {})),
     *({"top_k": x} for x in (-2, 1.5, 1e30, "5", 2 ** 40)), *({"repetition_penalty": x} for x in (0, -1, 1e9, "1")),
-    *({"presence_penalty": x} for x in (-2.1, 3)), *({"frequency_penalty": x} for x in (-2.1, 1e99)), *({"seed": x} for x in (-1, 2 ** 63, 1.5, "a")),
+    *({"presence_penalty": x} for x in (-2.1, 3)), *({"frequency_penalty": x} for x in (-2.1, 1e99)), *({"seed": x} for x in (-2 ** 63 - 1, 2 ** 63, 1.5, "a")),
     *({"max_tokens": x} for x in (0, -1, 1.5, 2 ** 31, 10 ** 30, "5", [1])), *({"min_tokens": x} for x in (-1, 0.5)),
     *({"n": x} for x in (0, -1, 1000)), *({"logprobs": x} for x in (-1, 21, "x")), {"logprobs": True, "top_logprobs": 21}, {"logprobs": True, "top_logprobs": -1},
     *({"stop": x} for x in ("", [""], [1], 5, {}, ["a"] * 100000)), *({"stop_token_ids": x} for x in ([-1], [5120], ["a"], 5, [2 ** 40])),

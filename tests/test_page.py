@@ -25,7 +25,7 @@ from playwright.sync_api import Error, sync_playwright
 from page_server import CSP, MARKDOWN, PAGE, REASONING, TYPES, Server
 from program import NANO, Count, eval_items
 
-BUDGET = 60 * 1024
+BUDGET = 66 * 1024
 AXE = pathlib.Path(axe_playwright_python.__file__).parent / "axe.min.js"
 WAIT = 20000  # milliseconds
 SKIPPED = 77  # exit status: this system's packages have no browser (Ubuntu's are snaps)
@@ -159,6 +159,8 @@ def check_changes(tab):
 def check_tools(tab):
     tab.send("tool please")
     call = tab.last().locator(".call")
+    focused = "document.activeElement.closest('label')?.textContent ?? document.activeElement.id"
+    yield tab.page.evaluate(focused) == "Result of get_weather", "what is typed next is the result: " + tab.page.evaluate(focused)
     want = '''{
   "city": "Zürich",
   "days": 3,
@@ -178,6 +180,12 @@ def check_tools(tab):
     yield "12345678901234567890" in messages[1]["tool_calls"][0]["function"]["arguments"], messages
     yield 'The tool said: {"temp":7}' in tab.last().inner_text(), tab.last().inner_text()
     yield '"temp": 7' in tab.page.locator("article").nth(1).inner_text(), "the result stands with its call"
+    yield tab.page.evaluate("document.activeElement.id") != "input" or tab.page.input_value("#input") == "", "nothing is lost"
+    tab.send("tool, and go on", wait=False)
+    tab.page.keyboard.type("already typing")
+    tab.idle()
+    tab.page.wait_for_timeout(100)
+    yield tab.page.evaluate("document.activeElement.id") == "input", "who types already is not interrupted"
     tab.send("tool once more")
     tab.send("echo no, leave it")
     yield [m["role"] for m in tab.request()["messages"][-3:]] == ["assistant", "tool", "user"], "a call without result gets one"
@@ -249,8 +257,10 @@ def titles(page):
 
 def check_kept(tab):
     page = tab.page
+    yield page.get_by_text("New conversation").count() == 1, "an empty one is not listed"
     tab.send("echo first")
     page.click("#new")
+    yield page.get_by_text("New conversation").count() == 1 and titles(page) == ["echo first"], titles(page)
     tab.send("How about the second?")
     page.get_by_role("button", name="Rename").click()
     page.fill("#ask-value", "Second & <b>best</b>")
@@ -421,7 +431,7 @@ def check_hostile_store(tab):
     }""", HOSTILE)
     page.reload()
     page.wait_for_selector("article")
-    yield sorted(titles(page)) == ["<img src=x onerror=window.pwned=1>", "New conversation", "New conversation"], titles(page)
+    yield titles(page) == ["<img src=x onerror=window.pwned=1>"], titles(page)
     yield page.evaluate("window.pwned") is None and page.evaluate("({}).polluted") is None, "ran"
     yield not set(page.evaluate(ELEMENTS)) & {"img", "script", "b", "i"}, page.evaluate(ELEMENTS)
     yield page.input_value("[name=system]") == "</textarea><script>window.pwned=2</script>", "settings"
@@ -446,6 +456,7 @@ SPLITS = """async ([text, seeds]) => {
 }"""
 PARTS = ["# H\n", "text ", "**bold** ", "*it* ", "`code` ", "- item\n", "  - inner\n", "1. one\n", "\n", "\n\n", "```c\nint x;\n```\n",
          "~~~\n", "| a | b |\n|---|---|\n", "| 1 | 2 |\n", "> quote\n", "---\n", "    deep\n", "`", "*", "_", "**", "[a](https://x.y)", "[", "](", "\\", "\t",
+         "\\[\nx_1*y*\n\\]\n", "\\(a*b*", "\\)", "$a*b*$ ", "$$", "~~s~~ ", "~", "- [x] t\n", "[ ] ", "```py\nx = \"\"\"a\nb\"\"\" # c\n```\n", "/* ",
          "\r\n", "<b>", "x" * 30, "word " * 500, "``` ", "3) c\n"]
 
 
@@ -455,6 +466,62 @@ def check_splits(tab):
     for text in texts:
         different = tab.page.evaluate(SPLITS, [text, [generator.randint(1, 10**6) for _ in range(3)]])
         yield different == -1, (different, text)
+
+
+RICH = r"""Euler: \(e_{i}*\pi*\) costs $5 and $10, $a_1 * b_2 * c$, $$x_1*y*$$, \[z*w*\] and \(open \$3 \*
+
+\[
+x_1 = \frac{a}{b}
+
+- \[
+  y_1 * z * w
+  - 1
+  \]
+- [x] done *well*
+- [ ] to ~~do~~
+- [x](https://a.b) [ ] plain
+
+$$
+| a | b
+---
+$$
+*end*
+
+```Python title="x"
+x = f(42, "a # b")  # None
+y = \"\"\"two
+lines\"\"\" or None
+```
+```
+if 1: "plain"
+```
+"""
+MARKED = """text => import('/markdown.js').then(({Markdown}) => {
+    const root = document.createElement('div'), markdown = new Markdown(root), all = (query) => [...root.querySelectorAll(query)];
+    for (const c of text) markdown.push(c);
+    markdown.finish();
+    const text_of = (query) => all(query).map(e => (e.localName === 'p' || e.localName === 'li') ? e.innerHTML : e.textContent);
+    return {first: root.children[0]?.innerHTML, second: root.children[1]?.innerHTML, items: text_of('li'), em: text_of('em'), del: text_of('del'),
+        boxes: all('li > input').map(e => [e.checked, e.disabled]), last: text_of('p').at(-1), code: text_of('pre code'),
+        spans: all('pre span').map(e => e.className + ' ' + e.textContent)};
+})"""
+
+
+def check_markdown(tab):
+    made = tab.page.evaluate(MARKED, RICH.replace('\\"', '"'))
+    yield made["first"] == r"Euler: \(e_{i}*\pi*\) costs $5 and $10, $a_1 * b_2 * c$, $$x_1*y*$$, \[z*w*\] and \(open $3 *", made["first"]
+    yield made["second"] == r"\[<br>x_1 = \frac{a}{b}", "mathematics that is never closed ends at the empty line: " + made["second"]
+    yield made["items"][0] == r"\[<br>y_1 * z * w<br>- 1<br>\]", made["items"]
+    yield made["boxes"] == [[True, True], [False, True]] and made["del"] == ["do"] and len(made["items"]) == 4, made
+    yield made["last"] == "$$<br>| a | b<br>---<br>$$<br><em>end</em>" and made["em"] == ["well", "end"], made
+    yield made["code"] == ['x = f(42, "a # b")  # None\ny = """two\nlines""" or None\n', 'if 1: "plain"\n'], made["code"]
+    yield made["spans"] == ["n 42", 's "a # b"', "c # None", 's """two', 's lines"""', "k or", "k None"], made["spans"]
+    for language, line, want in (("c", "int f(char *s) /* a", ["k int", "k char", "c /* a"]), ("js", "`a` // `b", ["s `a`", "c // `b"]),
+                                 ("SQL", "SELECT x -- '", ["k SELECT", "c -- '"]), ("json", '{"a": 1e5, "b": null}', ['s "a"', "n 1e5", 's "b"', "k null"]),
+                                 ("sh", 'echo $# "x" # y', ['s "x"', "c # y"]), ("html", "<!-- a --> b", ["c <!-- a -->"]),
+                                 ("text", "int 5", []), ("", "int 5", []), ("rust", "let x = 'unclosed", ["k let"])):
+        spans = tab.page.evaluate(MARKED, f"```{language}\n{line}\n")["spans"]
+        yield spans == want, (language, spans)
 
 
 # ---- speed ----
@@ -482,7 +549,8 @@ def check_speed(tab):
     yield made[1] < 6 * made[0] + 20, f"pushes at the end take {made[1]:.1f} ms, at the beginning {made[0]:.1f}"
     yield made[2] < 5 * 68000, f"{made[2]} nodes for 68000 pushes"
     for text in ("*" * 2000, "`a" * 1000, "[" * 2000, "_a" * 1000, "**a" * 700, "|" * 2000, "http://" * 285, "--a" * 666, "\\" * 2000,
-                 "(`" * 1000, " " * 1999 + "x", "# " + " #" * 999):
+                 "(`" * 1000, " " * 1999 + "x", "# " + " #" * 999, "$a" * 1000, "\\(" * 1000,
+                 "\\[a" * 660, "~~a" * 660, *("```c\n" + part * 1000 for part in ("'a", '\\"', "/*", "1.", '""'))):
         spent = page.evaluate("""async (text) => { const {Markdown} = await import('/markdown.js');
             const start = performance.now(), m = new Markdown(document.createElement('div'));
             for (let i = 0; i < 5; i++) m.push(text); m.finish(); return performance.now() - start; }""", text)
@@ -518,6 +586,8 @@ def check_phone(tab, shot):
     page.click("#toggle-side")
     yield page.is_visible("aside") and page.evaluate("document.querySelector('main').inert"), "settings lie over the conversation"
     yield overflow(page) <= 0, "nothing wider than the screen"
+    tops = page.evaluate("[...document.querySelectorAll('aside h2')].map(e => [e.getBoundingClientRect().top, e.textContent]).sort((a, b) => a[0] - b[0])")
+    yield [title for _, title in tops] == ["Settings of this conversation", "Engine"], tops
     page.fill("[name=top_k]", "5")
     page.keyboard.press("Escape")
     yield page.is_hidden("aside") and page.evaluate("document.activeElement.id") == "toggle-side", "Esc closes, the focus returns"
@@ -627,6 +697,28 @@ def check_panel(tab):
     tab.server.status = kept
 
 
+def check_idle(browser, server, shot):
+    """What everybody sees first: a server that has answered nothing yet."""
+    began = time.monotonic()
+    server.status = lambda: {"model": "nano", "context": 65536, "uptime_s": int(time.monotonic() - began), "running": 0, "waiting": 0, "prompt_tokens": 0,
+                             "generation_tokens": 0, "kv_used_blocks": 0, "kv_blocks": 1024, "cached_tokens": 0, "lookup_tokens": 0, "drafted": 0,
+                             "accepted": 0, "memory": {"weights_packed": 1 << 30, "cache": 0, "total": 1 << 31}}
+    for name, scheme, size, options in (("light", "light", (1280, 800), {}), ("dark", "dark", (1280, 800), {}),
+                                        ("phone", "light", (360, 740), {"has_touch": True, "is_mobile": True}),
+                                        ("phone-dark", "dark", (360, 740), {"has_touch": True, "is_mobile": True})):
+        tab = Tab(browser, server, *size, color_scheme=scheme, **options)
+        yield tab.until(lambda: tab.page.inner_text("#summary") == "idle" or tab.page.evaluate("document.getElementById('summary').textContent") == "idle"), name
+        yield bool(shot(tab, f"idle-{name}")), "a picture of it"
+        if size[0] < 500:
+            tab.page.click("#toggle-side")
+            yield bool(shot(tab, f"idle-{name}-side")), "and of what lies beside"
+        text, engine = tab.page.inner_text("body"), tab.page.inner_text("#engine")
+        yield not re.search(r"NaN|undefined|null|Infinity|\[object", text), text
+        yield "0.0 % of 1,024 blocks" in engine and "Hit rate" not in engine and "Acceptance" not in engine and "0 min" in engine, engine
+        yield not tab.faults, tab.faults
+        tab.close()
+
+
 # ---- the real service ----
 
 class Service:
@@ -690,6 +782,7 @@ def check_served(tab, shot):
     tab.last().locator("summary").click()
     yield tab.until(lambda: answer["reasoning_content"].strip().split("\n")[0] in tab.last().inner_text()), answer
     yield tab.until(lambda: re.search(r"[1-9]\d* in, [1-9]\d* out", page.inner_text("#engine"))), page.inner_text("#engine")
+    yield not re.search("NaN|undefined", page.inner_text("body")), page.inner_text("body")
     yield "2,048 tokens" in page.inner_text("#engine") and "MiB" in page.inner_text("#engine"), page.inner_text("#engine")
     page.click("#new")
     page.fill("[name=system]", item["messages"][0]["content"])
@@ -724,9 +817,10 @@ def main():
     count = Count()
 
     def shot(tab, name):
+        """The picture as bytes; with --shots also a file."""
         if args.shots:
             os.makedirs(args.shots, exist_ok=True)
-            tab.page.screenshot(path=os.path.join(args.shots, name + ".png"))
+        return tab.page.screenshot(path=os.path.join(args.shots, name + ".png") if args.shots else None)
 
     with sync_playwright() as playwright:
         browser = start_browser(playwright)
@@ -761,6 +855,7 @@ def main():
         group("key", check_key, own=True)
         group("hostile output", check_hostile_output)
         group("hostile store", check_hostile_store)
+        group("markdown", check_markdown)
         group("markdown: any split", check_splits)
         group("speed", check_speed)
         group("phone", check_phone, shot, width=360, height=740, has_touch=True, is_mobile=True)
@@ -768,6 +863,7 @@ def main():
         group("keyboard", check_keyboard)
         group("announcing", check_announcing)
         group("panel", check_panel)
+        group("idle", check_idle, shot, own=True)
         group("axe", check_axe, shot, own=True)
         if args.filter in "served":
             service = Service(args.binary)

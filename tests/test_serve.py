@@ -16,7 +16,7 @@ import sys
 import time
 
 from program import NANO, ROOT
-from serving import WAIT, Server, Stream, ask, bearer, chat_body, chat_request, in_thread, key_line, read_all, run_tests, status_of
+from serving import WAIT, Server, Stream, ask, bearer, chat_body, chat_request, in_thread, key_line, peek, read_all, run_tests, status_of
 
 HELLO = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
@@ -334,14 +334,6 @@ def test_large_bodies_hold_up_nobody(program):
         yield s.post("/tokenize", {"prompt": spaces}).status == 200, "a large one"
         left = time.monotonic() - start
         yield left < stayed / 2, (left, stayed)
-
-
-def peek(c):
-    c.settimeout(0.05)
-    try:
-        return c.recv(1000)
-    except socket.timeout:
-        return b""
 
 
 def test_time_limits(program):

@@ -21,7 +21,8 @@ class EngineConfig(Structure):
     _fields_ = [("size", c_size_t), ("model", c_char_p), ("isa", c_char_p), ("numerics", c_char_p), ("threads", c_int32),
                 ("max_batch", c_int32), ("prefill_chunk", c_int32), ("cache_blocks", c_int32), ("no_reuse", c_int32), ("state_slots", c_int32), ("context", c_int64), ("seed", c_int64),
                 ("progress", Progress), ("progress_context", c_void_p), ("max_unread", c_int32),
-                ("turn_memory", c_int64), ("turn_memory_bytes", c_int64), ("replay", c_char_p), ("replay_rows", c_int32)]
+                ("turn_memory", c_int64), ("turn_memory_bytes", c_int64), ("replay", c_char_p), ("replay_rows", c_int32),
+                ("prefill_order", c_char_p)]
 
 
 class MemoryPlan(Structure):

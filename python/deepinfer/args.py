@@ -7,7 +7,8 @@ from typing import Any, Callable, Optional
 
 from .errors import InvalidError, UnsupportedError
 
-OURS = {"threads", "isa", "numerics", "max_batch", "prefill_chunk", "cache_blocks", "context", "state_slots", "replay", "replay_rows"}
+OURS = {"threads", "isa", "numerics", "max_batch", "prefill_chunk", "cache_blocks", "context", "state_slots", "replay", "replay_rows",
+        "prefill_order"}
 MAPPED = {"max_model_len": "context", "max_num_seqs": "max_batch", "max_num_batched_tokens": "prefill_chunk"}
 
 
@@ -122,4 +123,5 @@ class EngineArgs:
     numerics: Optional[str] = None
     replay: Optional[str] = None
     replay_rows: Optional[int] = None
+    prefill_order: Optional[str] = None
     cache_blocks: Optional[int] = None

@@ -68,7 +68,7 @@ class LLM:
     decode_sequence: generate returns one RequestOutput per prompt, which is the answer's text (a str) with attributes; False: a list of one
     record per token for each prompt. Engine arguments: threads, isa, numerics, max_batch (max_num_seqs), prefill_chunk (max_num_batched_tokens),
     context (max_model_len), cache_blocks, state_slots, enable_prefix_caching, replay ("exact", "bounded"),
-    replay_rows; those of other engines are ignored with a warning."""
+    replay_rows, prefill_order ("shortest", "arrival"); those of other engines are ignored with a warning."""
 
     def __init__(self, model: str, tokenizer: Optional[str] = None, trust_remote_code: bool = False, expert_parallel_size: int = 1, *, seed: int = 0,
                  decode_sequence: bool = True, **engine_args: Any) -> None:

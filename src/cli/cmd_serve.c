@@ -181,16 +181,8 @@ static void engine_config(const struct options *o, int *shown, di_engine_config 
 {
     const struct di_load_options *l = &o->load;
     di_engine_config_init(c, sizeof *c);
-    c->model = l->model;
-    c->isa = l->isa;
-    c->numerics = l->numerics;
-    c->threads = (int32_t)l->threads;
-    c->max_batch = (int32_t)l->max_batch;
-    c->prefill_chunk = (int32_t)l->prefill_chunk;
+    di_load_config(l, c);
     c->cache_blocks = (int32_t)o->cache_blocks;
-    c->no_reuse = !l->reuse;
-    c->state_slots = (int32_t)l->states;
-    c->context = l->context;
     c->seed = o->seed >= 0 ? o->seed : 0;
     c->turn_memory = o->turn_memory;
     if (!l->quiet && isatty(STDERR_FILENO)) {
@@ -256,6 +248,7 @@ static int run(const void *options)
     if (!o->load.quiet)
         print_plan(&c, plan);
     TRY(di_engine_open(&c, &engine, &err));
+    di_load_note(&o->load);
     TRY(di_engine_start(engine, &err));
     TRY(attach(o, &plan, server, engine, &err));
 out:

@@ -68,6 +68,28 @@ static void on_progress(void *ctx, uint64_t done, uint64_t total)
         progress(&p->shown, done, total);
 }
 
+void di_load_config(const struct di_load_options *o, di_engine_config *c)
+{
+    c->model = o->model;
+    c->isa = o->isa;
+    c->numerics = o->numerics;
+    c->threads = (int32_t)o->threads;
+    c->max_batch = (int32_t)o->max_batch;
+    c->prefill_chunk = (int32_t)o->prefill_chunk;
+    c->context = o->context;
+    c->no_reuse = !o->reuse;
+    c->state_slots = (int32_t)o->states;
+    c->replay = o->replay;
+    c->replay_rows = (int32_t)o->replay_rows;
+    c->prefill_order = o->prefill_order;
+}
+
+void di_load_note(const struct di_load_options *o)
+{
+    if (o->replay && strcmp(o->replay, "exact") != 0)
+        fprintf(stderr, "note: with --replay %s the answers to long prompts are approximate\n", o->replay);
+}
+
 di_status di_load_engine(const struct di_load_options *o, di_engine **out, di_error *err)
 {
     di_status status = DI_OK;
@@ -76,25 +98,14 @@ di_status di_load_engine(const struct di_load_options *o, di_engine **out, di_er
     *out = NULL;
     CHECK(strcmp(o->backend, "cpu") == 0, err, DI_ERR_UNSUPPORTED, "backend", "the %s back end is not part of this version", o->backend);
     di_engine_config_init(&c, sizeof c);
-    c.model = o->model;
-    c.isa = o->isa;
-    c.numerics = o->numerics;
-    c.threads = (int32_t)o->threads;
-    c.max_batch = (int32_t)o->max_batch;
-    c.prefill_chunk = (int32_t)o->prefill_chunk;
-    c.context = o->context;
-    c.no_reuse = !o->reuse;
-    c.state_slots = (int32_t)o->states;
-    c.replay = o->replay;
-    c.replay_rows = (int32_t)o->replay_rows;
+    di_load_config(o, &c);
     if (!o->quiet) {
         TRY(di_engine_plan(&c, &opening.plan, sizeof opening.plan, err));
         c.progress = on_progress;
         c.progress_context = &opening;
     }
     TRY(di_engine_open(&c, out, err));
-    if (o->replay && strcmp(o->replay, "exact") != 0)
-        fprintf(stderr, "note: with --replay %s the answers to long prompts are approximate\n", o->replay);
+    di_load_note(o);
 out:
     return status;
 }

@@ -10,7 +10,7 @@
 
 struct di_load_options {
     const char *model, *backend, *isa, *numerics;
-    const char *replay;
+    const char *replay, *prefill_order;
     int64_t threads, max_batch, prefill_chunk, context, states, replay_rows;
     bool reuse, quiet;
 };
@@ -68,6 +68,16 @@ struct di_load_options {
          "0",           0,          4096,                                                                                                  \
          NULL,          "N",        "Snapshots of request state kept for --reuse; 0 is 64, or twice --max-batch if that is more.",         \
          false},                                                                                                                           \
+        {"prefill-order",                                                                                                                  \
+         DI_OPT_CHOICE,                                                                                                                    \
+         offsetof(TYPE, load.prefill_order),                                                                                               \
+         "shortest",                                                                                                                       \
+         0,                                                                                                                                \
+         0,                                                                                                                                \
+         "shortest|arrival",                                                                                                               \
+         NULL,                                                                                                                             \
+         "Which prompt is computed first: the one with the least left to compute (nobody waits for ever), or whoever came first.",         \
+         false},                                                                                                                           \
         {"replay",                                                                                                                         \
          DI_OPT_CHOICE,                                                                                                                    \
          offsetof(TYPE, load.replay),                                                                                                      \
@@ -84,6 +94,10 @@ struct di_load_options {
             "Tokens at the end of a prompt that --replay bounded computes in all layers; 0 is the window and twelve: 140 for 128.", false  \
     }
 
+/* What these options mean for an engine; `config` is initialised. Strings are borrowed. */
+void di_load_config(const struct di_load_options *o, di_engine_config *config);
+/* Said where answers are approximate. */
+void di_load_note(const struct di_load_options *o);
 /* An engine with these options; the memory plan and progress go to stderr. *out is closed with di_engine_close. */
 di_status di_load_engine(const struct di_load_options *o, di_engine **out, di_error *err);
 

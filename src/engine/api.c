@@ -107,6 +107,8 @@ static di_status fit(const di_engine_config *c, const struct di_config *model, s
                                     .replay_rows = c->replay_rows};
     if (c->replay && !di_replay_by_name(c->replay, &core->replay))
         return di_fail(err, DI_ERR_INVALID, "replay", "\"%s\" is neither exact nor bounded", c->replay);
+    if (c->prefill_order && !di_prefill_order_by_name(c->prefill_order, &core->prefill_order))
+        return di_fail(err, DI_ERR_INVALID, "prefill_order", "\"%s\" is neither shortest nor arrival", c->prefill_order);
     struct di_replay_rules rules;
     di_status status = di_replay_rules_init(&rules, model, core->replay, core->replay_rows, err);
     if (status != DI_OK)

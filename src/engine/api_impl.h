@@ -5,6 +5,7 @@
 #ifndef DI_ENGINE_API_IMPL_H
 #define DI_ENGINE_API_IMPL_H
 
+#include "base/order.h"
 #include "engine/completion.h"
 
 #include <pthread.h>
@@ -20,7 +21,7 @@ struct di_record {
 /* One request from submit until the driver has seen its end. */
 struct di_api_request {
     struct di_api_request *next;        /* inbox, or the driver's list of ended ones */
-    struct di_api_request *next_bucket; /* shared: table by id */
+    struct di_order_node by_id;         /* shared: table */
     struct di_api_request *next_cancel; /* shared: list of cancels */
     di_engine *engine;
     di_request_id id;
@@ -47,8 +48,6 @@ struct di_api_request {
     _Atomic int64_t n_read; /* of its records, those that were polled; added to under the lock */
 };
 
-#define DI_API_BUCKETS 1024
-
 struct di_engine {
     /* fixed */
     struct di_config config;
@@ -67,7 +66,7 @@ struct di_engine {
 
     /* shared */
     struct di_api_request *inbox, **inbox_end, *cancels;
-    struct di_api_request *table[DI_API_BUCKETS]; /* requests without a FINISHED record */
+    struct di_order table; /* requests without a FINISHED record, by id */
     di_request_id last_id;
     struct di_record *outbox, **outbox_end, *spare;
     int64_t n_unread, n_spare;

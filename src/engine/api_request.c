@@ -211,12 +211,9 @@ static void forget(struct di_api_request *r, di_end_reason reason)
     di_engine *e = r->engine;
     pthread_mutex_lock(&e->lock);
     e->ended_by[reason]++;
-    struct di_api_request **link = &e->table[r->id % DI_API_BUCKETS];
-    while (*link != r)
-        link = &(*link)->next_bucket;
-    *link = r->next_bucket;
+    di_order_remove(&e->table, &r->by_id);
     if (r->cancel) {
-        link = &e->cancels;
+        struct di_api_request **link = &e->cancels;
         while (*link && *link != r)
             link = &(*link)->next_cancel;
         if (*link)

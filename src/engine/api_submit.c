@@ -193,6 +193,7 @@ static di_status read_defaults(struct di_api_request *r, const di_submission *s,
                                                   .max_tokens = d.max_tokens ? d.max_tokens : INT64_MIN};
     r->options = di_chat_options_default;
     r->options.thinking = d.thinking != 0;
+    r->options.result_media_as_text = true; /* a tool's picture must not end a session for ever */
 out:
     return status;
 }
@@ -305,9 +306,7 @@ static di_status put_in_inbox(di_engine *e, struct di_api_request *r, di_request
     r->id = ++e->last_id;
     if (id)
         *id = r->id;
-    struct di_api_request **bucket = &e->table[r->id % DI_API_BUCKETS];
-    r->next_bucket = *bucket;
-    *bucket = r;
+    di_order_add(&e->table, &r->by_id, r, r->id, 0, 0);
     *e->inbox_end = r;
     e->inbox_end = &r->next;
     e->stats.submitted++;
@@ -478,10 +477,8 @@ out:
 
 struct di_api_request *di_api_request_find(di_engine *e, di_request_id id)
 {
-    struct di_api_request *r = id > 0 ? e->table[id % DI_API_BUCKETS] : NULL;
-    while (r && r->id != id)
-        r = r->next_bucket;
-    return r;
+    struct di_api_request *r = di_order_from(&e->table, id, 0);
+    return r && r->id == id ? r : NULL;
 }
 
 int di_engine_cancel(di_engine *e, di_request_id id)

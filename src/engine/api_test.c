@@ -534,6 +534,10 @@ static void test_bad_handles_and_sizes(void **state)
     c.numerics = "f64";
     assert_int_equal(di_engine_open(&c, &e, &err), DI_ERR_INVALID);
     c = nano_config();
+    c.prefill_order = "longest";
+    assert_int_equal(di_engine_open(&c, &e, &err), DI_ERR_INVALID);
+    assert_string_equal(err.where, "prefill_order");
+    c = nano_config();
     c.model = NANO "/nothing-here";
     assert_int_equal(di_engine_open(&c, &e, &err), DI_ERR_NOT_FOUND);
     c = nano_config();

@@ -10,6 +10,26 @@ struct di_completion_defaults di_completion_defaults(void)
 
 /* ---------------------------------------------------------------- request -> ids and settings */
 
+/* What a client's cache_salt sets apart. 64 bits of a hash that it cannot steer; the tenant is beside it. */
+static uint64_t cache_space(struct di_str salt)
+{
+    unsigned char hash[32];
+    uint64_t space = 0;
+    if (salt.n && EVP_Digest(salt.p, salt.n, hash, NULL, EVP_sha256(), NULL) == 1)
+        memcpy(&space, hash, sizeof space);
+    return space;
+}
+
+/* Turns are remembered apart in the same way. */
+static uint64_t memory_tenant(uint64_t tenant, struct di_str salt)
+{
+    uint64_t parts[2] = {tenant, cache_space(salt)}, space = tenant;
+    unsigned char hash[32];
+    if (parts[1] && EVP_Digest(parts, sizeof parts, hash, NULL, EVP_sha256(), NULL) == 1)
+        memcpy(&space, hash, sizeof space);
+    return space;
+}
+
 static di_status refuse_unsupported(const struct di_chat *c, int64_t n, di_error *err)
 {
     static const enum di_constraint_kind masks[] = {DI_CONSTRAIN_REGEX, DI_CONSTRAIN_GRAMMAR, DI_CONSTRAIN_CHOICE};
@@ -279,8 +299,8 @@ di_status di_completion_create(const struct di_completion_setup *setup, enum di_
     c->random = setup->random ? setup->random : di_entropy;
     c->random_ctx = setup->random_ctx;
     c->memory = setup->branch || protocol == DI_PROTOCOL_COMPLETION ? NULL : setup->memory;
-    c->memory_tenant = setup->memory_tenant;
     TRY(di_chat_create(protocol, request, setup->options, &c->chat, err));
+    c->memory_tenant = memory_tenant(setup->memory_tenant, c->chat->cache_salt);
     TRY(refuse_unsupported(c->chat, setup->n, err));
     if (!setup->branch)
         TRY(make_prompt(c, request, &setup->defaults, err));
@@ -438,16 +458,6 @@ static void on_end(void *ctx, enum di_end end, const di_error *err)
     c->done = true;
     if (c->on_done)
         c->on_done(c->emit_arg);
-}
-
-/* What a client's cache_salt sets apart. 64 bits of a hash that it cannot steer; the tenant is beside it. */
-static uint64_t cache_space(struct di_str salt)
-{
-    unsigned char hash[32];
-    uint64_t space = 0;
-    if (salt.n && EVP_Digest(salt.p, salt.n, hash, NULL, EVP_sha256(), NULL) == 1)
-        memcpy(&space, hash, sizeof space);
-    return space;
 }
 
 static struct di_request engine_request(const struct di_completion *c)

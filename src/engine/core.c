@@ -2,6 +2,8 @@
 
 #include "base/clock.h"
 
+#include <stdlib.h>
+
 /* ---------------------------------------------------------------- sizes */
 
 int di_core_max_rows(const struct di_core_config *config)
@@ -31,7 +33,8 @@ uint64_t di_core_bytes(const struct di_config *c, struct di_numerics numerics, c
     di_kv_store_bytes(&layout, config->max_batch, pool_blocks(config, context), context, &g, &s);
     struct di_reuse_params reuse = {
         .states = config->states, .window = c->sliding_window, .layers = c->num_hidden_layers, .max_tokens = context};
-    return g + s + di_block_pool_bytes(pool_blocks(config, context)) + (uint64_t)config->max_batch * sizeof(struct slot) +
+    return g + s + di_block_pool_bytes(pool_blocks(config, context)) +
+           (uint64_t)config->max_batch * (sizeof(struct slot) + sizeof(struct bidder)) +
            di_pipeline_bytes(config->max_batch, c->vocab_size, di_kv_blocks_for(context)) +
            (config->no_reuse ? 0 : di_reuse_bytes(&layout, pool_blocks(config, context), &reuse));
 }
@@ -48,13 +51,13 @@ static di_status create(const struct di_core_null *n, const struct di_core_confi
     e = di_calloc(1, sizeof *e);
     CHECK(e, err, DI_ERR_MEMORY, "", "out of memory for the engine");
     e->config = *config;
-    e->queue_end = &e->queue;
     e->context = n->context;
     e->replay = (struct di_replay_rules){config->replay, config->replay_rows, n->window, n->rollback};
     TRY(di_replay_rules_check(&e->replay, err));
     e->vocab = n->vocab;
     e->slots = di_calloc((size_t)config->max_batch, sizeof *e->slots);
-    CHECK(e->slots, err, DI_ERR_MEMORY, "", "out of memory for %d slots", config->max_batch);
+    e->bidders = di_calloc((size_t)config->max_batch, sizeof *e->bidders);
+    CHECK(e->slots && e->bidders, err, DI_ERR_MEMORY, "", "out of memory for %d slots", config->max_batch);
     TRY(di_kv_store_create(&n->layout, config->max_batch, pool_blocks(config, n->context), n->context, &e->store, err));
     if (!config->no_reuse) {
         struct di_reuse_params r = {
@@ -108,19 +111,11 @@ di_status di_core_create(struct di_model *model, const struct di_core_config *co
 
 /* ---------------------------------------------------------------- the end of requests */
 
-static void free_request(struct request *q)
-{
-    di_token_counts_destroy(q->counts);
-    di_free(q);
-}
-
 /* A request that its owner has been told the end of. */
 static void drop_request(struct di_core *e, struct request *q)
 {
     di_core_leave_leader(e, q, false);
-    if (q->leader)
-        q->leader->n_followers--;
-    free_request(q);
+    di_core_free_request(e, q);
 }
 
 /* Of requests that ended by themselves. */
@@ -140,6 +135,7 @@ static void record_whole(struct di_core *e, const struct request *q)
 
 static void tell_end(struct di_core *e, struct request *q, enum di_end end, const di_error *err)
 {
+    di_core_forget(e, q);
     q->facts.total_ns = e->now_ns - q->r.arrived_ns;
     if (end == DI_END_STOP || end == DI_END_LENGTH)
         record_whole(e, q);
@@ -195,13 +191,25 @@ static void retire(struct di_core *e, uint64_t done)
         } else {
             di_core_leave_leader(e, s->req, true); /* who knows for how long it waits */
             s->req->n_resume = s->req->n_done;
-            di_core_enqueue(e, s->req, true);
+            s->req->n_cached = di_core_cached_rows(e, s->req);
+            di_core_wait(e, s->req);
         }
         s->req = NULL;
         s->state = SLOT_FREE;
         s->generation++;
         e->stats.running--;
         e->n_leaving--;
+    }
+}
+
+/* Of all that wait, when nothing runs. */
+static void end_waiting(struct di_core *e, enum di_end end, const di_error *err)
+{
+    struct request *q;
+    while ((q = di_order_first(&e->living))) {
+        di_core_unwait(e, q);
+        tell_end(e, q, end, err);
+        drop_request(e, q);
     }
 }
 
@@ -216,18 +224,16 @@ void di_core_destroy(struct di_core *e)
         if (s->state == SLOT_RUNNING || (s->state == SLOT_LEAVING && !s->over))
             tell_end(e, s->req, DI_END_CANCELLED, NULL);
         if (s->state != SLOT_FREE)
-            free_request(s->req);
+            drop_request(e, s->req);
     }
-    for (struct request *q = e->queue, *next; q; q = next) {
-        next = q->next;
-        tell_end(e, q, DI_END_CANCELLED, NULL);
-        free_request(q);
-    }
+    end_waiting(e, DI_END_CANCELLED, NULL);
+    di_core_free_queue(e);
     for (int i = 0; e->store && i < e->config.max_batch; i++)
         di_kv_release(e->store, i);
     di_reuse_destroy(e->reuse);
     di_kv_store_destroy(e->store);
     di_free(e->slots);
+    di_free(e->bidders);
     di_free(e);
 }
 
@@ -305,49 +311,42 @@ di_status di_core_submit(struct di_core *e, const struct di_request *r, int64_t 
         for (int64_t i = 0; i < r->n_prompt; i++)
             di_token_counts_add_prompt(q->counts, r->prompt[i]);
     }
-    q->id = ++e->next_id;
-    q->since = e->service;
+    TRY(di_core_enter(e, q, err));
     if (id)
         *id = q->id;
-    di_core_enqueue(e, q, false);
+    q->n_cached = di_core_cached_rows(e, q);
+    di_core_wait(e, q);
     di_core_follow(e, q);
     q = NULL;
 out:
     if (q)
-        free_request(q);
+        di_core_free_request(e, q);
     return status;
 }
 
 bool di_core_cancel(struct di_core *e, int64_t id)
 {
-    int slot;
-    struct request *q = di_core_find(e, id, &slot);
-    if (q)
+    struct request *q = di_core_find(e, id);
+    if (q && !q->cancelled) {
         q->cancelled = true;
+        di_order_remove(&e->due, &q->due);
+        di_order_add(&e->due, &q->due, q, INT64_MIN, 0, 0);
+    }
     return q != NULL;
 }
 
 /* End what was cancelled or is late. */
 static void sweep(struct di_core *e)
 {
-    int64_t now = e->now_ns;
-    for (int i = 0; i < e->config.max_batch; i++) {
-        struct slot *s = &e->slots[i];
-        if (s->state != SLOT_RUNNING && !(s->state == SLOT_LEAVING && !s->over))
-            continue;
-        bool late = s->req->r.deadline_ns && now > s->req->r.deadline_ns;
-        if (s->req->cancelled || late)
-            end_slot(e, s, s->req->cancelled ? DI_END_CANCELLED : DI_END_DEADLINE, NULL);
-    }
-    for (struct request **link = &e->queue; *link;) {
-        struct request *q = *link;
-        bool late = q->r.deadline_ns && now > q->r.deadline_ns;
-        if (!q->cancelled && !late) {
-            link = &q->next;
+    struct request *q;
+    while ((q = di_order_first(&e->due)) && q->due.major < e->now_ns) {
+        enum di_end end = q->cancelled ? DI_END_CANCELLED : DI_END_DEADLINE;
+        if (q->slot >= 0) {
+            end_slot(e, &e->slots[q->slot], end, NULL);
             continue;
         }
-        di_core_unlink(e, link);
-        tell_end(e, q, q->cancelled ? DI_END_CANCELLED : DI_END_DEADLINE, NULL);
+        di_core_unwait(e, q);
+        tell_end(e, q, end, NULL);
         drop_request(e, q);
     }
 }
@@ -367,44 +366,107 @@ static void name_out(struct di_launch_out *out, int lane, uint64_t generation)
     out->valid = false;
 }
 
-/* Rows of the step: all that decode, and prompts while the budget lasts. The next step goes on behind the prompt that took the last of it,
- * so that a long prompt and a stream of short ones take turns. A row at position p decides the token at p + 1; none is launched for a token
- * that max_tokens excludes. */
+/* Rows that a running request could have in the next step, were there no budget. A row at position p decides the token at p + 1; none is
+ * launched for a token that max_tokens excludes. */
+static int64_t rows_to_launch(const struct slot *s)
+{
+    const struct request *q = s->req;
+    int64_t left = s->n_rows < q->n_resume ? q->n_resume - s->n_rows : s->n_rows < q->r.n_prompt + q->r.max_tokens - 1;
+    if (s->save_at == s->n_rows && s->save_at > 0)
+        return 0; /* its state is saved when the launch under way is done, before a later one overwrites the rings */
+    return s->save_at > s->n_rows && s->save_at - s->n_rows < left ? s->save_at - s->n_rows : left;
+}
+
+static void add_rows(struct di_core *e, struct di_launch *l, int slot, int rows)
+{
+    struct slot *s = &e->slots[slot];
+    const struct request *q = s->req;
+    int64_t before = s->replay.tail - s->n_rows; /* rows before the tail */
+    *(s->n_rows < q->n_resume ? &e->stats.prompt_rows : &e->stats.decode_rows) += (uint64_t)rows;
+    if (before > 0 && !s->replay.mask)
+        e->stats.skipped_rows += (uint64_t)(before < rows ? before : rows);
+    bool wants = s->n_rows + rows >= q->n_resume;
+    l->chunks[l->n_chunks] = (struct di_chunk){slot, 0, rows, (int32_t)s->n_rows};
+    l->tokens[l->n_chunks] = q->tokens;
+    l->replay[l->n_chunks] = s->replay;
+    di_pipeline_set_pages(e->pipe, l, slot, e->store->lease[slot].pages, e->store->lease[slot].n, s->page_version);
+    l->wants_logits[l->n_chunks++] = wants;
+    if (wants)
+        name_out(&l->out[l->n_out++], slot, s->generation);
+    s->n_rows += rows;
+}
+
+/* Rows that a prompt has left; as somebody may wait for a part of it, those up to there. */
+static int64_t rows_left(struct slot *s)
+{
+    const struct request *f = di_order_first(&s->req->followers);
+    return (f && f->n_common < s->req->n_resume ? f->n_common : s->req->n_resume) - s->n_rows;
+}
+
+/* What decides between prompts: the priority, what the tenant had (rows of the prompts that run count when they are computed), the rank; or
+ * whose turn it is. */
+static void bid(struct di_core *e, struct bidder *b, int slot)
+{
+    struct slot *s = &e->slots[slot];
+    const struct request *q = s->req;
+    b->slot = slot;
+    if (e->config.prefill_order == DI_PREFILL_ARRIVAL) {
+        b->key[0] = b->key[1] = 0;
+        b->key[2] = (slot - e->first_prompt + e->config.max_batch) % e->config.max_batch;
+        return;
+    }
+    b->key[0] = q->r.priority;
+    b->key[1] = q->turn + s->n_rows - s->n_started;
+    b->key[2] = di_core_rank(e, q, rows_left(s));
+}
+
+/* Tenants are compared, not their requests: each has what the least of its prompts had. */
+static void level_tenants(struct di_core *e, struct bidder *b, int n)
+{
+    for (int i = 0; i < n; i++)
+        e->slots[b[i].slot].req->class->tenant->least = INT64_MAX;
+    for (int i = 0; i < n; i++) {
+        int64_t *least = &e->slots[b[i].slot].req->class->tenant->least;
+        *least = b[i].key[1] < *least ? b[i].key[1] : *least;
+    }
+    for (int i = 0; i < n; i++)
+        b[i].key[1] = e->slots[b[i].slot].req->class->tenant->least;
+}
+
+static int compare_bids(const void *x, const void *y)
+{
+    const struct bidder *a = x, *b = y;
+    for (int i = 0; i < 3; i++)
+        if (a->key[i] != b->key[i])
+            return a->key[i] < b->key[i] ? -1 : 1;
+    return a->slot - b->slot;
+}
+
+/* Rows of the step: all that decode, and prompts while the budget lasts, in an order that is decided anew in every step. In order of
+ * arrival the next step goes on behind the prompt that took the last of the budget, so that a long prompt and a stream of short ones take
+ * turns. */
 static void build(struct di_core *e, struct di_launch *l)
 {
-    int budget = e->config.prefill_chunk;
+    int budget = e->config.prefill_chunk, n = 0;
     uint64_t before = e->stats.prompt_rows + e->stats.decode_rows;
-    int first = e->first_prompt;
-    for (int k = 0; k < e->config.max_batch; k++) {
-        int i = (first + k) % e->config.max_batch;
+    for (int i = 0; i < e->config.max_batch; i++) {
         struct slot *s = &e->slots[i];
-        if (s->state != SLOT_RUNNING)
-            continue;
-        const struct request *q = s->req;
-        bool prompt = s->n_rows < q->n_resume;
-        int64_t left = prompt ? q->n_resume - s->n_rows : s->n_rows < q->r.n_prompt + q->r.max_tokens - 1;
-        if (s->save_at > s->n_rows && s->save_at - s->n_rows < left)
-            left = s->save_at - s->n_rows;
-        if (s->save_at == s->n_rows && s->save_at > 0)
-            continue; /* its state is saved when the launch under way is done, before a later one overwrites the rings */
-        int rows = prompt && left > budget ? budget : (int)left;
-        if (rows == 0)
-            continue;
-        if (prompt && (budget -= rows) == 0)
-            e->first_prompt = (i + 1) % e->config.max_batch;
-        *(prompt ? &e->stats.prompt_rows : &e->stats.decode_rows) += (uint64_t)rows;
-        int64_t before = s->replay.tail - s->n_rows; /* rows before the tail */
-        if (before > 0 && !s->replay.mask)
-            e->stats.skipped_rows += (uint64_t)(before < rows ? before : rows);
-        bool wants = s->n_rows + rows >= q->n_resume;
-        l->chunks[l->n_chunks] = (struct di_chunk){i, 0, rows, (int32_t)s->n_rows};
-        l->tokens[l->n_chunks] = q->tokens;
-        l->replay[l->n_chunks] = s->replay;
-        di_pipeline_set_pages(e->pipe, l, i, e->store->lease[i].pages, e->store->lease[i].n, s->page_version);
-        l->wants_logits[l->n_chunks++] = wants;
-        if (wants)
-            name_out(&l->out[l->n_out++], i, s->generation);
-        s->n_rows += rows;
+        int64_t rows = s->state == SLOT_RUNNING ? rows_to_launch(s) : 0;
+        if (rows > 0 && s->n_rows < s->req->n_resume)
+            bid(e, &e->bidders[n++], i);
+        else if (rows > 0)
+            add_rows(e, l, i, (int)rows);
+    }
+    if (n > 1) {
+        level_tenants(e, e->bidders, n);
+        qsort(e->bidders, (size_t)n, sizeof *e->bidders, compare_bids);
+    }
+    for (int i = 0; i < n && budget > 0; i++) {
+        int64_t rows = rows_to_launch(&e->slots[e->bidders[i].slot]);
+        rows = rows < budget ? rows : budget;
+        add_rows(e, l, e->bidders[i].slot, (int)rows);
+        if ((budget -= (int)rows) == 0)
+            e->first_prompt = (e->bidders[i].slot + 1) % e->config.max_batch;
     }
     if (l->n_chunks)
         di_metrics_add(&e->metrics, DI_HISTOGRAM_STEP_ROWS, (int64_t)(e->stats.prompt_rows + e->stats.decode_rows - before));
@@ -458,12 +520,7 @@ static void end_all(struct di_core *e, const di_error *err)
     for (int i = 0; i < e->config.max_batch; i++)
         if (e->slots[i].state == SLOT_RUNNING || (e->slots[i].state == SLOT_LEAVING && !e->slots[i].over))
             end_slot(e, &e->slots[i], DI_END_ERROR, err);
-    while (e->queue) {
-        struct request *q = e->queue;
-        di_core_unlink(e, &e->queue);
-        tell_end(e, q, DI_END_ERROR, err);
-        drop_request(e, q);
-    }
+    end_waiting(e, DI_END_ERROR, err);
 }
 
 /* The rows of a launch that is done can be reused, also those of a request that ended meanwhile. The state is kept at the end of the
@@ -486,6 +543,7 @@ static void enter_computed(struct di_core *e, const struct di_launch *l)
         struct request *q = s->req;
         s->n_computed = now;
         q->n_reached = q->n_reached > now ? q->n_reached : now;
+        di_core_reached(e, q);
         if (now / DI_BLOCK_TOKENS > before / DI_BLOCK_TOKENS) {
             di_reuse_computed(e->reuse, c->slot, q->tokens, now);
             s->page_version = ++e->page_versions;
@@ -540,6 +598,7 @@ di_status di_core_step(struct di_core *e, bool *busy, di_error *err)
         di_pipeline_launch(e->pipe, l);
         e->under_way = l;
         e->stats.steps++;
+        e->computable += e->config.prefill_chunk;
     }
     if (previous)
         status = handle(e, previous, err);
@@ -567,6 +626,7 @@ struct di_core_stats di_core_stats(const struct di_core *e)
     s.blocks = e->store->n_blocks;
     s.free_blocks = di_kv_available(e->store);
     s.held_slots = e->n_leaving;
+    s.queue_visits = di_core_queue_visits(e);
     if (e->reuse) {
         struct di_prefix_stats p = di_reuse_stats(e->reuse);
         memcpy(s.miss, p.miss, sizeof s.miss);

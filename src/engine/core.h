@@ -16,6 +16,14 @@
 #include "engine/sampler.h"
 #include "model/model.h"
 
+/* Which prompt goes first among those of one priority and one tenant, in starting and at the rows of a step. The bits do not depend on it. */
+enum di_prefill_order {
+    DI_PREFILL_SHORTEST, /* the one with the fewest rows left, less a tenth of the rows that could have been computed while it waited */
+    DI_PREFILL_ARRIVAL   /* starting in order of arrival; those that run take turns */
+};
+/* "shortest", "arrival". False for another name. */
+bool di_prefill_order_by_name(const char *name, enum di_prefill_order *out);
+
 struct di_core_config {
     int max_batch;              /* requests that run at the same time, 1..1024 */
     int prefill_chunk;          /* prompt rows a step, at least 1 */
@@ -25,7 +33,8 @@ struct di_core_config {
     bool no_reuse;              /* every request computes all of its prompt */
     enum di_replay_mode replay; /* of requests that do not say (replay.h) */
     int64_t replay_rows;        /* K of bounded replay, 0 = as replay.h says */
-    const uint64_t *banned;     /* bit set of ids that are never sampled (spec/encoding.md §1.6), or NULL; borrowed */
+    enum di_prefill_order prefill_order;
+    const uint64_t *banned; /* bit set of ids that are never sampled (spec/encoding.md §1.6), or NULL; borrowed */
 };
 
 enum di_end { DI_END_STOP, DI_END_LENGTH, DI_END_CANCELLED, DI_END_DEADLINE, DI_END_ERROR };
@@ -88,6 +97,7 @@ struct di_core_stats {
     uint64_t evicted, states_saved, states_restored;
     uint64_t prompt_tokens, generated_tokens; /* of prompts that are done; handed out */
     bool failing;                             /* the latest step that is done failed as a whole */
+    uint64_t queue_visits;                    /* places of the queue that were looked at: what waiting requests cost the engine's thread */
     uint64_t bounded, skipped_rows; /* starts of requests as an approximation (replay.h); prompt rows that the decoder half left out */
 };
 

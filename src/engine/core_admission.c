@@ -1,54 +1,28 @@
 #include "engine/core_impl.h"
 
-/* ---------------------------------------------------------------- the queue */
-
-void di_core_enqueue(struct di_core *e, struct request *q, bool front)
-{
-    struct request **link = front ? &e->queue : e->queue_end;
-    q->next = *link;
-    *link = q;
-    if (!q->next)
-        e->queue_end = &q->next;
-    e->stats.waiting++;
-}
-
-void di_core_unlink(struct di_core *e, struct request **link)
-{
-    struct request *q = *link;
-    *link = q->next;
-    if (!*link)
-        e->queue_end = link;
-    e->stats.waiting--;
-}
-
-struct request *di_core_find(const struct di_core *e, int64_t id, int *slot)
-{
-    for (*slot = 0; *slot < e->config.max_batch; ++*slot) {
-        const struct slot *s = &e->slots[*slot];
-        if ((s->state == SLOT_RUNNING || (s->state == SLOT_LEAVING && !s->over)) && s->req->id == id)
-            return s->req;
-    }
-    *slot = -1;
-    struct request *q = e->queue;
-    while (q && q->id != id)
-        q = q->next;
-    return q;
-}
+#include <limits.h>
 
 /* ---------------------------------------------------------------- requests that wait for another one's rows */
 
+void di_core_reached(struct di_core *e, struct request *p)
+{
+    struct request *q;
+    while ((q = di_order_first(&p->followers)) && q->n_common <= p->n_reached)
+        di_core_unset_leader(e, q);
+}
+
 void di_core_leave_leader(struct di_core *e, struct request *p, bool guessed_only)
 {
-    for (struct request *q = e->queue; q && p->n_followers; q = q->next)
-        if (q->leader == p && (q->guessed || !guessed_only)) {
-            q->leader = NULL;
-            p->n_followers--;
-        }
+    for (struct request *q = di_order_first(&p->followers), *next; q; q = next) {
+        next = di_order_next(&p->followers, &q->place);
+        if (q->guessed || !guessed_only)
+            di_core_unset_leader(e, q);
+    }
 }
 
 int64_t di_core_next_save(const struct di_core *e, const struct slot *s)
 {
-    const struct request *q = s->req;
+    struct request *q = s->req;
     if (!e->reuse)
         return 0; /* nothing is kept */
     int64_t next = INT64_MAX, least = s->n_rows > s->n_computed ? s->n_rows : s->n_computed + 1;
@@ -59,9 +33,9 @@ int64_t di_core_next_save(const struct di_core *e, const struct slot *s)
     for (size_t i = 0; i < q->r.n_save_at; i++)
         if (q->r.save_at[i] >= least && q->r.save_at[i] < next && q->r.save_at[i] < q->r.n_prompt)
             next = q->r.save_at[i];
-    for (const struct request *f = e->queue; f && q->n_followers; f = f->next)
-        if (f->leader == q && f->n_common >= least && f->n_common < next && f->n_common < q->r.n_prompt)
-            next = f->n_common;
+    const struct request *f = di_order_from(&q->followers, least, 0);
+    if (f && f->n_common < next && f->n_common < q->r.n_prompt)
+        next = f->n_common;
     return next == INT64_MAX ? 0 : next;
 }
 
@@ -73,100 +47,79 @@ static int64_t common_tokens(const struct request *a, int64_t n_a, const struct 
     return n;
 }
 
-/* A waiting q whose prompt begins like that of p, which is running and has not come so far, waits for it: both would only share the row
- * budget to compute the same rows twice. Never behind a worse priority, never for one that is not running. */
-static void guess_leader(const struct di_core *e, struct request *p, struct request *q)
+/* A waiting q whose prompt begins like that of p, which is running and has not come so far, had better wait for it: both would only share
+ * the row budget to compute the same rows twice. Never behind a worse priority, never for one that is not running. The tokens that both
+ * have in common, or 0. */
+static int64_t worth_waiting(const struct di_core *e, const struct request *p, const struct request *q)
 {
     bool alike = q->r.tenant == p->r.tenant && q->r.space == p->r.space && q->r.priority >= p->r.priority && q->n_resume == q->r.n_prompt &&
                  di_replay_mode_of(&e->replay, p->r.replay) == di_replay_mode_of(&e->replay, q->r.replay);
-    if (p == q || !alike || (q->leader && !q->guessed) || !e->reuse || !e->config.states)
-        return;
+    if (!alike || q->r.after || !e->reuse || !e->config.states)
+        return 0;
     int64_t n = common_tokens(p, p->r.n_prompt, q, q->r.n_prompt);
-    if (n < DI_BLOCK_TOKENS || n <= p->n_reached || (q->leader && n <= q->n_common))
-        return;
-    if (q->leader)
-        q->leader->n_followers--;
-    q->leader = p;
-    q->guessed = true;
-    q->n_common = n;
-    p->n_followers++;
+    return n < DI_BLOCK_TOKENS || n <= p->n_reached ? 0 : n;
 }
 
-/* Of the running ones. */
-static void guess_leaders(struct di_core *e, struct request *q)
+/* Of the running ones with fewer than `most` followers, the one that has most in common with a ready q. */
+static bool guess_leader(struct di_core *e, struct request *q, int64_t most)
 {
+    struct slot *best = NULL;
+    int64_t n_best = 0;
     for (int i = 0; i < e->config.max_batch; i++) {
         struct slot *s = &e->slots[i];
-        if (s->state == SLOT_RUNNING && s->n_computed < s->req->r.n_prompt) {
-            guess_leader(e, s->req, q);
-            s->save_at = di_core_next_save(e, s);
+        if (s->state != SLOT_RUNNING || s->n_computed >= s->req->r.n_prompt || s->req->followers.n >= most)
+            continue;
+        int64_t n = worth_waiting(e, s->req, q);
+        if (n > n_best) {
+            n_best = n;
+            best = s;
         }
     }
+    if (!best)
+        return false;
+    di_core_set_leader(e, q, best->req, n_best, true);
+    best->save_at = di_core_next_save(e, best);
+    return true;
 }
 
-/* p starts: the next ones of the queue may wait for it. */
+/* So many requests are looked at in one step that then do not start, and followers are found for one that starts. Others wait no less: they
+ * are looked at when their turn comes. */
 #define LOOK_AHEAD 64
+
+/* p starts: the next ones of its queue may wait for it. */
 static void guess_followers(struct di_core *e, struct request *p)
 {
-    struct request *q = e->queue;
-    for (int i = 0; q && i < LOOK_AHEAD; i++, q = q->next)
-        guess_leader(e, p, q);
+    struct di_order *ready = &p->class->ready;
+    struct request *q = di_order_first(ready), *next;
+    for (int i = 0; q && i < LOOK_AHEAD; i++, q = next) {
+        next = di_order_next(ready, &q->place);
+        int64_t n = worth_waiting(e, p, q);
+        if (n)
+            di_core_set_leader(e, q, p, n, true);
+    }
 }
 
 void di_core_follow(struct di_core *e, struct request *q)
 {
-    int slot;
-    struct request *p = e->reuse && q->r.after < q->id ? di_core_find(e, q->r.after, &slot) : NULL;
+    struct request *p = e->reuse && q->r.after < q->id ? di_core_find(e, q->r.after) : NULL;
     if (!q->r.after)
-        guess_leaders(e, q);
+        guess_leader(e, q, LOOK_AHEAD);
     if (!p || p->r.tenant != q->r.tenant)
         return;
     int64_t n = common_tokens(p, p->n_done, q, q->r.n_prompt);
-    q->n_common = n < p->r.n_prompt ? n : p->r.n_prompt; /* what is behind the prompt is there, but for the row under way */
-    q->leader = p;
-    p->n_followers++;
-    if (slot < 0)
+    int64_t common = n < p->r.n_prompt ? n : p->r.n_prompt; /* what is behind the prompt is there, but for the row under way */
+    if (common > p->n_reached)
+        di_core_set_leader(e, q, p, common, false);
+    if (p->slot < 0)
         return;
-    struct slot *s = &e->slots[slot];
+    struct slot *s = &e->slots[p->slot];
     int64_t at = n < s->n_computed ? n : s->n_computed;
     if (at > 0 && at >= n - 1)
-        di_core_save(e, slot, at); /* nothing happens if the rings do not hold it any more */
+        di_core_save(e, p->slot, at); /* nothing happens if the rings do not hold it any more */
     s->save_at = di_core_next_save(e, s);
 }
 
-static bool is_ready(const struct request *q)
-{
-    return !q->leader || q->leader->n_reached >= q->n_common;
-}
-
-/* ---------------------------------------------------------------- whose turn it is */
-
-static int64_t *served(struct di_core *e, uint64_t tenant)
-{
-    for (int i = 0; i < e->n_tenants; i++)
-        if (e->tenants[i].id == tenant)
-            return &e->tenants[i].served;
-    if (e->n_tenants == TENANTS) /* forget all: they start level again */
-        e->n_tenants = 0;
-    e->tenants[e->n_tenants] = (struct tenant){tenant, 0};
-    return &e->tenants[e->n_tenants++].served;
-}
-
-/* The service after which a request's turn comes. Who asked for nothing for a while, or comes for the first time, is owed nothing for that.
- * */
-static int64_t turn(struct di_core *e, const struct request *q)
-{
-    int64_t had = *served(e, q->r.tenant);
-    return had > q->since ? had : q->since;
-}
-
-/* Does a go before b? Priority, then the tenant that had less, then arrival (list order: the earlier one is asked as b). */
-static bool goes_before(struct di_core *e, const struct request *a, const struct request *b)
-{
-    if (a->r.priority != b->r.priority)
-        return a->r.priority < b->r.priority;
-    return turn(e, a) < turn(e, b);
-}
+/* ---------------------------------------------------------------- who starts */
 
 static int free_slot(const struct di_core *e)
 {
@@ -174,11 +127,6 @@ static int free_slot(const struct di_core *e)
         if (e->slots[i].state == SLOT_FREE)
             return i;
     return -1;
-}
-
-static int blocks_of(const struct request *q)
-{
-    return di_kv_blocks_for(q->r.n_prompt + q->r.max_tokens);
 }
 
 /* Would q fit if all running ones of worse priorities gave way? Blocks that those share are counted for each: then it is tried in vain. */
@@ -193,32 +141,57 @@ static bool fits_by_preemption(const struct di_core *e, const struct request *q)
         if (gives_way || s->state == SLOT_LEAVING)
             blocks += e->store->lease[i].n;
     }
-    return worse && blocks >= blocks_of(q);
+    return worse && blocks >= di_core_blocks(q);
 }
 
 /* Overtaking ends when somebody was passed over so often: then blocks gather until that one fits. */
 #define PATIENCE 64
 
-/* The next waiting request to start: the first in order that fits. Those in front that do not fit were passed over; not by worse priorities
- * if others of these give way for it. */
-static struct request **next_fitting(struct di_core *e)
+/* The next waiting request to start: the first in order that fits. Those in front that do not fit are passed over; not by worse priorities
+ * if others of these give way for it. *first: the one that is passed over, or NULL. */
+static struct request *next_fitting(struct di_core *e, struct request **first)
 {
-    struct request **best = NULL, **first = NULL;
-    for (struct request **link = &e->queue; *link; link = &(*link)->next) {
-        struct request *q = *link;
-        if (!is_ready(q))
-            continue;
-        bool fits = blocks_of(q) <= di_kv_available(e->store);
-        if (!first || goes_before(e, q, *first))
-            first = link;
-        if (fits && (!best || goes_before(e, q, *best)))
-            best = link;
+    struct request *best = di_core_first(e, di_kv_available(e->store));
+    *first = best ? di_core_first(e, INT_MAX) : NULL;
+    if (*first == best) {
+        *first = NULL;
+        return best;
     }
-    if (best && (*best)->r.priority > (*first)->r.priority && fits_by_preemption(e, *first))
+    if (best->r.priority > (*first)->r.priority && fits_by_preemption(e, *first))
         return NULL;
-    if (best && first != best && (*first)->passed_over++ >= PATIENCE)
-        return NULL;
-    return best;
+    return (*first)->passed_over < PATIENCE ? best : NULL;
+}
+
+static struct di_reuse_ask ask_of(const struct di_core *e, const struct request *q)
+{
+    return (struct di_reuse_ask){.tokens = q->tokens,
+                                 .n = q->n_resume,
+                                 .total = q->r.n_prompt + q->r.max_tokens,
+                                 .tenant = q->r.tenant,
+                                 .space = q->r.space,
+                                 .tail = di_replay_tail(&e->replay, q->r.replay, q->r.n_prompt)};
+}
+
+int64_t di_core_cached_rows(struct di_core *e, const struct request *q)
+{
+    struct di_reuse_ask ask = ask_of(e, q);
+    return e->reuse && e->config.prefill_order == DI_PREFILL_SHORTEST ? di_reuse_look(e->reuse, &ask) : 0;
+}
+
+/* The next one to start shall not: somebody else is just computing what it begins with, or less is cached of it than when it was looked up,
+ * and now it is another one's turn. */
+static bool is_put_back(struct di_core *e, struct request *q)
+{
+    if (guess_leader(e, q, INT64_MAX))
+        return true;
+    if (q->n_cached == 0)
+        return false;
+    int64_t cached = di_core_cached_rows(e, q);
+    if (cached >= q->n_cached)
+        return false;
+    q->n_cached = cached;
+    di_core_reorder(e, q);
+    return di_core_first(e, di_kv_available(e->store)) != q;
 }
 
 static void record_start(struct di_core *e, struct request *q, const struct di_reuse_start *from)
@@ -241,22 +214,23 @@ static void record_start(struct di_core *e, struct request *q, const struct di_r
     di_metrics_add(&e->metrics, DI_HISTOGRAM_QUEUE_TIME, q->facts.queue_ns);
 }
 
+/* A request that waits no more; false, with nothing changed, if the pool cannot give its blocks now. */
 static bool start(struct di_core *e, struct di_launch *l, int slot, struct request *q)
 {
     struct slot *s = &e->slots[slot];
-    int64_t total = q->r.n_prompt + q->r.max_tokens;
-    int64_t tail = di_replay_tail(&e->replay, q->r.replay, q->r.n_prompt);
-    struct di_reuse_ask ask = {
-        .tokens = q->tokens, .n = q->n_resume, .total = total, .tenant = q->r.tenant, .space = q->r.space, .tail = tail};
-    struct di_reuse_start from = {.replay.tail = (int32_t)tail};
-    if (e->reuse ? !di_reuse_begin(e->reuse, slot, &ask, &from) : !di_kv_reserve(e->store, slot, total))
+    struct di_reuse_ask ask = ask_of(e, q);
+    struct di_reuse_start from = {.replay.tail = (int32_t)ask.tail};
+    if (e->reuse ? !di_reuse_begin(e->reuse, slot, &ask, &from) : !di_kv_reserve(e->store, slot, ask.total))
         return false;
+    di_core_unwait(e, q);
+    q->slot = slot;
     from.replay.mask = di_replay_mode_of(&e->replay, q->r.replay) == DI_REPLAY_MASK;
     if (from.copies)
         l->copies[l->n_copies++] = (struct di_block_copy){from.copy_from, from.copy_to, from.copy_tokens};
     *s = (struct slot){.state = SLOT_RUNNING,
                        .req = q,
                        .generation = s->generation,
+                       .n_started = from.row,
                        .n_rows = from.row,
                        .n_computed = from.row,
                        .common = from.save_at,
@@ -264,10 +238,8 @@ static bool start(struct di_core *e, struct di_launch *l, int slot, struct reque
                        .replay = from.replay,
                        .page_version = ++e->page_versions};
     record_start(e, q, &from);
-    if (q->leader)
-        q->leader->n_followers--;
-    q->leader = NULL;
     q->n_reached = q->n_reached > from.row ? q->n_reached : from.row;
+    di_core_reached(e, q);
     guess_followers(e, q);
     s->save_at = di_core_next_save(e, s);
     if (q->r.on_start)
@@ -285,9 +257,7 @@ static bool start(struct di_core *e, struct di_launch *l, int slot, struct reque
                                                         .n_forced = q->r.n_forced};
     di_pipeline_open_lane(e->pipe, slot);
     q->seen_resume = q->n_done;
-    int64_t had = turn(e, q);
-    e->service = had > e->service ? had : e->service;
-    *served(e, q->r.tenant) = had + total;
+    di_core_charge(e, q);
     e->stats.running++;
     return true;
 }
@@ -295,11 +265,8 @@ static bool start(struct di_core *e, struct di_launch *l, int slot, struct reque
 /* Somebody of a better priority waits and finds no place: the running one of the worst priority that was started last gives way. */
 static void preempt(struct di_core *e)
 {
-    const struct request *best = NULL;
+    const struct request *best = di_core_first(e, INT_MAX);
     struct slot *victim = NULL;
-    for (const struct request *q = e->queue; q; q = q->next)
-        if (is_ready(q) && (!best || q->r.priority < best->r.priority))
-            best = q;
     if (!best || !fits_by_preemption(e, best))
         return;
     for (int i = 0; i < e->config.max_batch; i++) {
@@ -320,15 +287,21 @@ static void preempt(struct di_core *e)
 
 void di_core_admit(struct di_core *e, struct di_launch *l)
 {
-    while (e->queue) {
+    for (int put_back = 0; e->turns.n > 0 && put_back < LOOK_AHEAD;) {
+        struct request *first = NULL;
         int slot = free_slot(e);
-        struct request **link = slot < 0 ? NULL : next_fitting(e);
-        if (!link) {
+        struct request *q = slot < 0 ? NULL : next_fitting(e, &first);
+        if (!q) {
             preempt(e);
             return;
         }
-        if (!start(e, l, slot, *link))
+        if (is_put_back(e, q)) {
+            put_back++;
+            continue;
+        }
+        if (!start(e, l, slot, q))
             return;
-        di_core_unlink(e, link);
+        if (first)
+            first->passed_over++;
     }
 }

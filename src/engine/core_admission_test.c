@@ -164,12 +164,299 @@ static void test_who_leaves_costs_no_more_rows(void **state)
     }
 }
 
+/* ---------------------------------------------------------------- the order, against a plain function */
+
+/* What the order is decided by, kept the plain way. */
+struct asking {
+    struct crowd *crowd;
+    int priority;
+    uint64_t tenant;
+    int64_t n_prompt, since;
+    bool waits, over;
+};
+
+#define CROWD 400
+#define CROWD_TENANTS 100 /* more than any small table has */
+
+struct crowd {
+    struct fixture f;
+    enum di_prefill_order order;
+    int chunk, n;
+    int64_t service, served[CROWD_TENANTS], n_waiting[CROWD_TENANTS];
+    struct asking of[CROWD];
+};
+
+static int64_t plain_rank(const struct asking *a)
+{
+    return a->crowd->order == DI_PREFILL_ARRIVAL ? 0 : 10 * a->n_prompt + a->since;
+}
+
+/* Has `a` to start before b, who came later? Equals may start in either order between tenants, within one the earlier goes first. */
+static bool plain_before(const struct asking *a, const struct asking *b)
+{
+    const int64_t *served = a->crowd->served;
+    if (a->priority != b->priority)
+        return a->priority < b->priority;
+    if (a->tenant != b->tenant)
+        return served[a->tenant] < served[b->tenant];
+    return plain_rank(a) != plain_rank(b) ? plain_rank(a) < plain_rank(b) : a < b;
+}
+
+static void check_start(void *ctx, int64_t cached)
+{
+    struct asking *me = ctx;
+    struct crowd *c = me->crowd;
+    int64_t *served = &c->served[me->tenant];
+    int blocks = di_core_stats(c->f.core).free_blocks + di_kv_blocks_for(me->n_prompt + 1);
+    (void)cached;
+    assert_true(me->waits);
+    for (int i = 0; i < c->n; i++) {
+        const struct asking *other = &c->of[i];
+        if (other != me && other->waits && di_kv_blocks_for(other->n_prompt + 1) <= blocks)
+            assert_false(plain_before(other, me));
+    }
+    me->waits = false;
+    c->n_waiting[me->tenant]--;
+    c->service = *served > c->service ? *served : c->service;
+    *served += me->n_prompt + 1;
+}
+
+static void check_end(void *ctx, enum di_end end, const di_error *err)
+{
+    struct asking *me = ctx;
+    (void)end, (void)err;
+    me->crowd->n_waiting[me->tenant] -= me->waits;
+    me->waits = false;
+    me->over = true;
+}
+
+static void crowd_submit(struct crowd *c, uint32_t random)
+{
+    static int32_t room[CONTEXT];
+    struct asking *a = &c->of[c->n++];
+    *a = (struct asking){.crowd = c,
+                         .priority = random % 5 == 0 ? (int)(random / 5 % 3) - 1 : 0,
+                         .tenant = random / 16 % 3 ? random / 64 % 4 : random / 64 % CROWD_TENANTS,
+                         .n_prompt = 1 + random / 4096 % (random % 7 ? 60 : 900),
+                         .since = (int64_t)di_core_stats(c->f.core).steps * c->chunk,
+                         .waits = true};
+    fill(room, (int)a->n_prompt, random);
+    if (c->n_waiting[a->tenant]++ == 0 && c->served[a->tenant] < c->service)
+        c->served[a->tenant] = c->service;
+    struct di_request r = {.prompt = room,
+                           .n_prompt = a->n_prompt,
+                           .max_tokens = 1, /* so nobody gives way */
+                           .sampling = di_sampling_params_default(),
+                           .priority = a->priority,
+                           .tenant = a->tenant,
+                           .on_start = check_start,
+                           .on_end = check_end,
+                           .ctx = a};
+    int64_t id;
+    assert_int_equal(di_core_submit(c->f.core, &r, &id, NULL), DI_OK);
+    assert_int_equal(id, c->n);
+}
+
+static void test_the_order_is_the_plain_one(void **state)
+{
+    static struct crowd c;
+    (void)state;
+    for (uint32_t round = 0; round < 12; round++) {
+        uint32_t random = round + 1;
+        c = (struct crowd){.order = round % 2 ? DI_PREFILL_ARRIVAL : DI_PREFILL_SHORTEST, .chunk = 32 << round % 3};
+        struct di_core_config config = {.max_batch = 1 + (int)round % 5,
+                                        .prefill_chunk = c.chunk,
+                                        .cache_blocks = 16 + (int)(round % 4) * 8,
+                                        .no_reuse = true,
+                                        .prefill_order = c.order};
+        fixture_open(&c.f, CONTEXT, &config);
+        for (bool busy = true; busy || c.n < CROWD;) {
+            for (int k = 0; k < 4 && c.n < CROWD; k++) {
+                random = random * 1664525 + 1013904223;
+                if (random >> 24 < (c.n < CROWD / 2 ? 200 : 60))
+                    crowd_submit(&c, random >> 4);
+            }
+            if (random >> 28 == 0)
+                di_core_cancel(c.f.core, 1 + (int64_t)(random >> 8) % c.n);
+            busy = step(&c.f);
+        }
+        for (int i = 0; i < c.n; i++)
+            assert_true(c.of[i].over);
+        fixture_close(&c.f);
+    }
+}
+
+/* ---------------------------------------------------------------- the rows of a step */
+
+/* A short prompt has all rows of the steps from its start on, though a long one is under way; in order of arrival they take turns. */
+static void test_a_short_prompt_overtakes(void **state)
+{
+    static int32_t room[2][CONTEXT];
+    (void)state;
+    for (int order = 0; order < 2; order++) {
+        struct fixture f;
+        open_core(&f, (struct di_core_config){.max_batch = 4, .prefill_chunk = 50, .prefill_order = (enum di_prefill_order)order});
+        struct di_watch big = watch(room[0], 900, 2, 1), small = watch(room[1], 100, 2, 2);
+        send(&f, &big);
+        step(&f);
+        step(&f);
+        send(&f, &small);
+        for (int i = 0; i < 3; i++)
+            step(&f);
+        assert_int_equal(small.n_got, order == DI_PREFILL_SHORTEST ? 1 : 0);
+        run(&f);
+        right(&f, &big);
+        right(&f, &small);
+        fixture_close(&f);
+    }
+}
+
+/* One tenant's stream of short prompts leaves another one's long prompt its half of the rows. */
+static void test_tenants_share_the_rows(void **state)
+{
+    static int32_t room[201][CONTEXT];
+    static struct di_watch small[200];
+    struct fixture f;
+    int sent = 0;
+    (void)state;
+    open_core(&f, (struct di_core_config){.max_batch = 4, .prefill_chunk = 32});
+    struct di_watch big = watch(room[200], 960, 1, 1);
+    big.tenant = 1;
+    send(&f, &big);
+    for (int steps = 0; !big.over; steps++) {
+        assert_true(steps < 70); /* 30 of its own */
+        for (int alive = 0; sent < 200 && alive < 3; sent += alive < 3) {
+            alive = 0;
+            for (int i = 0; i < sent; i++)
+                alive += !small[i].over;
+            if (alive < 3) {
+                small[sent] = watch(room[sent], 32, 1, (uint32_t)sent + 2);
+                send(&f, &small[sent]);
+            }
+        }
+        step(&f);
+    }
+    assert_true(sent > 20);
+    run(&f);
+    fixture_close(&f);
+}
+
+/* A prompt of 65,536 tokens under an endless stream of short ones that alone would fill every step: it starts, and it ends. With one place
+ * it waits for its start, with several for its rows. */
+static void test_nobody_starves(void **state)
+{
+    enum { LONG = 65536, SHORT = 256, ALIVE = 6 };
+    static int32_t room[LONG + 64], rooms[ALIVE][SHORT + 8];
+    (void)state;
+    for (int batch = 1; batch <= 4; batch += 3) {
+        struct fixture f;
+        struct di_watch big, small[ALIVE];
+        uint64_t steps = 0, ended = 0;
+        uint32_t seed = 1;
+        fixture_open(&f, LONG + 64, &(struct di_core_config){.max_batch = batch, .prefill_chunk = SHORT, .no_reuse = true});
+        for (int i = 0; i < ALIVE; i++) {
+            small[i] = watch(rooms[i], SHORT, 1, ++seed);
+            send(&f, &small[i]);
+        }
+        big = watch(room, LONG, 2, 1);
+        send(&f, &big);
+        while (!big.over) {
+            steps = di_core_stats(f.core).steps;
+            assert_true(steps < 10 * LONG / SHORT + 2 * LONG / SHORT); /* a tenth of the rows that passed by, and its own */
+            for (int i = 0; i < ALIVE; i++)
+                if (small[i].over) {
+                    ended++;
+                    small[i] = watch(rooms[i], SHORT, 1, ++seed);
+                    send(&f, &small[i]);
+                }
+            step(&f);
+        }
+        assert_true(ended > steps / 2); /* the stream was one */
+        assert_int_equal(big.n_got, 2);
+        run(&f);
+        fixture_close(&f);
+    }
+}
+
+/* ---------------------------------------------------------------- a long queue */
+
+static bool count_token(void *ctx, const struct di_sample *s)
+{
+    (void)s;
+    ++*(int64_t *)ctx;
+    return true;
+}
+
+/* With a hundred thousand waiting, a step in which nothing changes looks at a few places of the queue; one in which some end, start, come and
+ * are cancelled at some hundreds. Priorities, tenants and deadlines differ. */
+static void test_a_long_queue_costs_little(void **state)
+{
+    enum { WAITING = 100000, BATCH = 16, STEPS = 200 };
+    static int32_t room[16];
+    struct fixture f;
+    int64_t tokens = 0, id = 0, last = 0;
+    (void)state;
+    fill(room, 16, 1);
+    fixture_open(&f, CONTEXT, &(struct di_core_config){.max_batch = BATCH, .prefill_chunk = 256, .no_reuse = true});
+    struct di_request r = {.prompt = room,
+                           .n_prompt = 16,
+                           .max_tokens = 500,
+                           .ignore_end = true,
+                           .priority = -1,
+                           .sampling = di_sampling_params_default(),
+                           .on_token = count_token,
+                           .ctx = &tokens};
+    for (int i = 0; i < BATCH + WAITING; i++) {
+        if (i >= BATCH) {
+            r.n_prompt = 1 + i % 16;
+            r.max_tokens = 1 + i % 7;
+            r.priority = i % 3;
+            r.tenant = (uint64_t)(i % 200);
+            r.deadline_ns = INT64_MAX - i;
+        }
+        assert_int_equal(di_core_submit(f.core, &r, &id, NULL), DI_OK);
+    }
+    last = id;
+    for (int i = 0; i < 4; i++)
+        step(&f);
+    uint64_t before = di_core_stats(f.core).queue_visits;
+    for (int i = 0; i < STEPS; i++)
+        step(&f);
+    uint64_t still = (di_core_stats(f.core).queue_visits - before) / STEPS;
+    for (int i = 1; i <= BATCH; i++)
+        di_core_cancel(f.core, i);
+    step(&f);
+    step(&f);
+    before = di_core_stats(f.core).queue_visits;
+    for (int i = 0; i < STEPS; i++) {
+        assert_true(di_core_cancel(f.core, last - 10 * i));
+        assert_int_equal(di_core_submit(f.core, &r, &id, NULL), DI_OK);
+        step(&f);
+    }
+    uint64_t moving = (di_core_stats(f.core).queue_visits - before) / STEPS;
+    printf("%d waiting: %d places are looked at in a step, %d when requests come and go\n", WAITING, (int)still, (int)moving);
+    assert_true(di_core_stats(f.core).waiting > WAITING - STEPS * BATCH && tokens > STEPS * BATCH);
+    assert_true(still < 100);
+    assert_true(moving < 3000);
+    for (int64_t i = 1; i <= id; i++)
+        di_core_cancel(f.core, i);
+    run(&f);
+    fixture_close(&f);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_idle_tenants_gather_no_credit), cmocka_unit_test(test_the_urgent_one_gets_its_blocks),
-        cmocka_unit_test(test_no_preemption_in_vain),         cmocka_unit_test(test_positions_to_save_without_reuse),
+        cmocka_unit_test(test_idle_tenants_gather_no_credit),
+        cmocka_unit_test(test_the_urgent_one_gets_its_blocks),
+        cmocka_unit_test(test_no_preemption_in_vain),
+        cmocka_unit_test(test_positions_to_save_without_reuse),
         cmocka_unit_test(test_who_leaves_costs_no_more_rows),
+        cmocka_unit_test(test_the_order_is_the_plain_one),
+        cmocka_unit_test(test_a_short_prompt_overtakes),
+        cmocka_unit_test(test_tenants_share_the_rows),
+        cmocka_unit_test(test_nobody_starves),
+        cmocka_unit_test(test_a_long_queue_costs_little),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -74,7 +74,7 @@ static di_status null_compute(void *ctx, const struct di_step *step, di_error *e
     return DI_OK;
 }
 
-static struct di_core *create_with(struct null_model *m, int batch, int chunk, int blocks, int states)
+static struct di_core *create_with(struct null_model *m, int batch, int chunk, int blocks, int states, enum di_prefill_order order)
 {
     struct di_core *e;
     struct di_core_null n = {
@@ -87,14 +87,15 @@ static struct di_core *create_with(struct null_model *m, int batch, int chunk, i
                                      .key_row_bytes = sizeof(uint64_t),
                                      .ring_layers = 1,
                                      .window_row_bytes = 8};
-    struct di_core_config config = {.max_batch = batch, .prefill_chunk = chunk, .cache_blocks = blocks, .states = states};
+    struct di_core_config config = {
+        .max_batch = batch, .prefill_chunk = chunk, .cache_blocks = blocks, .states = states, .prefill_order = order};
     assert_int_equal(di_core_create_null(&n, &config, &e, NULL), DI_OK);
     return e;
 }
 
 static struct di_core *create(struct null_model *m, int batch, int chunk, int blocks)
 {
-    return create_with(m, batch, chunk, blocks, 4);
+    return create_with(m, batch, chunk, blocks, 4, DI_PREFILL_SHORTEST);
 }
 
 /* ---------------------------------------------------------------- one request under watch */
@@ -226,7 +227,7 @@ static uint64_t cached, looked_up;
 static void run_random(uint64_t seed, int batch, int chunk, int blocks, int requests)
 {
     struct null_model m = {0};
-    struct di_core *e = create_with(&m, batch, chunk, blocks, (int)(seed % 5));
+    struct di_core *e = create_with(&m, batch, chunk, blocks, (int)(seed % 5), seed % 3 ? DI_PREFILL_SHORTEST : DI_PREFILL_ARRIVAL);
     struct watch *w = calloc((size_t)requests, sizeof *w);
     int sent = 0;
     bool busy = true;

@@ -205,8 +205,8 @@ static void figure_15_5_others_overtake(void **state)
     fixture_close(&f);
 }
 
-/* Prompts take turns at the rows of a step: a long one does not hold up a short one, whichever slot it has, nor does a stream of short ones
- * it. */
+/* In order of arrival prompts take turns at the rows of a step: a long one does not hold up a short one, whichever slot it has, nor does a
+ * stream of short ones it. (Shortest first: core_admission_test.c.) */
 static void figure_15_5_prompts_take_turns(void **state)
 {
     struct fixture f;
@@ -215,7 +215,8 @@ static void figure_15_5_prompts_take_turns(void **state)
     (void)state;
     for (int late = 0; late < 2; late++) {
         int sent = 0, at_once = 0;
-        open_core(&f, 3, 16, 0);
+        fixture_open(&f, CONTEXT,
+                     &(struct di_core_config){.max_batch = 3, .prefill_chunk = 16, .states = 4, .prefill_order = DI_PREFILL_ARRIVAL});
         for (; sent < 2 * late; sent++) { /* these take the slots before the long one */
             small[sent] = watch(room[sent], 32, 1, (uint32_t)sent + 3);
             send(&f, &small[sent]);

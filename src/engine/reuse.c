@@ -60,26 +60,45 @@ static int64_t right_from(const struct di_reuse *r, int64_t tail, int64_t encode
     return decoder > encoder ? decoder : encoder;
 }
 
-bool di_reuse_begin(struct di_reuse *r, int slot, const struct di_reuse_ask *ask, struct di_reuse_start *out)
+/* What is there of a request, and what follows from it; false if it is not to be looked up. */
+static bool look(struct di_reuse *r, const struct di_reuse_ask *ask, struct di_key *root, struct di_match *m, struct di_hit_plan *plan)
 {
-    struct di_lease *lease = &r->store->lease[slot];
     const uint64_t salt[2] = {ask->tenant, ask->space};
     struct di_key_root from = {r->p.model_digest, r->p.numerics, salt, ask->space ? sizeof salt : sizeof salt[0]};
     struct di_key_text text = {.tokens = ask->tokens, .n = ask->n};
-    struct di_key root;
-    int pages = di_kv_blocks_for(ask->total);
-    lease->state_bounded = ask->tail > 0;
-    *out = (struct di_reuse_start){.replay.tail = (int32_t)ask->tail, .right_from = right_from(r, ask->tail, 0)};
-    if (!di_key_of_root(di_prefix_hasher(r->prefix), &from, &root))
-        return di_kv_reserve(r->store, slot, ask->total); /* nothing is looked up, nothing is entered */
-    struct di_match m = di_prefix_match(r->prefix, &root, &text, ask->tail > 0);
+    if (!di_key_of_root(di_prefix_hasher(r->prefix), &from, root))
+        return false;
+    *m = di_prefix_match(r->prefix, root, &text, ask->tail > 0);
     struct di_hit hit = {.n = ask->n,
-                         .hit = m.tokens,
-                         .resume = m.state >= 0 ? m.resume : 0,
+                         .hit = m->tokens,
+                         .resume = m->state >= 0 ? m->resume : 0,
                          .window = r->p.window,
                          .layers = r->p.layers,
                          .tail = ask->tail};
-    struct di_hit_plan plan = di_hit_plan(&hit);
+    *plan = di_hit_plan(&hit);
+    return true;
+}
+
+int64_t di_reuse_look(struct di_reuse *r, const struct di_reuse_ask *ask)
+{
+    struct di_key root;
+    struct di_match m;
+    struct di_hit_plan plan;
+    return look(r, ask, &root, &m, &plan) ? plan.start : 0;
+}
+
+bool di_reuse_begin(struct di_reuse *r, int slot, const struct di_reuse_ask *ask, struct di_reuse_start *out)
+{
+    struct di_lease *lease = &r->store->lease[slot];
+    struct di_key_text text = {.tokens = ask->tokens, .n = ask->n};
+    struct di_key root;
+    struct di_match m;
+    struct di_hit_plan plan;
+    int pages = di_kv_blocks_for(ask->total);
+    lease->state_bounded = ask->tail > 0;
+    *out = (struct di_reuse_start){.replay.tail = (int32_t)ask->tail, .right_from = right_from(r, ask->tail, 0)};
+    if (!look(r, ask, &root, &m, &plan))
+        return di_kv_reserve(r->store, slot, ask->total); /* nothing is looked up, nothing is entered */
     struct di_kv kv = di_kv_view(r->store);
     if (plan.how == DI_RESUME_STATE)
         di_prefix_restore(r->prefix, &m, &kv, slot); /* before acquire, which may evict it */

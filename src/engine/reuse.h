@@ -41,6 +41,8 @@ struct di_reuse_ask {
     uint64_t tenant, space; /* of the tenant's caches, see di_request */
     int64_t tail;           /* di_replay_tail: bounded replay and what came through it are accepted; 0 = exact */
 };
+/* The row at which a request would start now: so many need not be computed. Changes nothing. */
+int64_t di_reuse_look(struct di_reuse *r, const struct di_reuse_ask *ask);
 /* Look up what a request has, give the free slot its pages, restore its state. False, with nothing changed, if the pool cannot give the
  * pages now. The slot is named by no launch. */
 bool di_reuse_begin(struct di_reuse *r, int slot, const struct di_reuse_ask *ask, struct di_reuse_start *out);

@@ -62,8 +62,7 @@ void di_access_log(struct di_server *s, const struct di_http_request *r, const s
     int status = r->answered && r->status ? r->status : 499; /* the client left: nginx's number for it */
     struct di_str method = r->head.method.n ? r->head.method : DI_STR("-"), path = r->head.path.n ? r->head.path : DI_STR("-");
     path.n = path.n < MAX_PATH ? path.n : MAX_PATH; /* a parsed head's method and path are ASCII without blanks */
-    const char *tenant = c && c->key ? c->key->name : "", *id = c ? c->id : "", *trace = c ? c->trace : "",
-               *model = c && c->model ? c->model : "";
+    const char *tenant = c ? c->tenant->name : "", *id = c ? c->id : "", *trace = c ? c->trace : "", *model = c && c->model ? c->model : "";
     if (s->config.json_log) {
         di_buf_adds(&b, "{\"time\":\"");
         add_time(&b);

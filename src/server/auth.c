@@ -17,12 +17,24 @@ struct di_keys {
     size_t count, room;
 };
 
-static void key_put(struct di_key *key)
+static void tenant_put(struct di_tenant *t)
 {
-    if (--key->holders > 0)
+    if (t && --t->holders == 0)
+        di_free(t);
+}
+
+void di_key_hold(struct di_key *key)
+{
+    if (key)
+        key->holders++;
+}
+
+void di_key_drop(struct di_key *key)
+{
+    if (!key || --key->holders > 0)
         return;
-    if (key->before)
-        key_put(key->before);
+    di_key_drop(key->before);
+    tenant_put(key->tenant);
     di_free(key);
 }
 
@@ -31,7 +43,7 @@ void di_keys_destroy(struct di_keys *k)
     if (!k)
         return;
     for (size_t i = 0; i < k->count; i++)
-        key_put(k->items[i]);
+        di_key_drop(k->items[i]);
     di_free(k->items);
     di_free(k);
 }
@@ -94,29 +106,45 @@ static bool parse_limit(struct di_str word, const char *name, double max, double
     return *end == 0 && *out > 0 && *out <= max;
 }
 
-static uint64_t tenant_of(const char *name)
+static struct di_tenant *find_tenant(const struct di_keys *k, const char *name)
+{
+    for (size_t i = 0; k && i < k->count; i++)
+        if (strcmp(k->items[i]->tenant->name, name) == 0)
+            return k->items[i]->tenant;
+    return NULL;
+}
+
+/* The tenant of this name: what it has under way goes on counting beyond a reload. NULL: no memory. */
+static struct di_tenant *tenant_of(const struct di_keys *k, const struct di_keys *before, const char *name)
 {
     unsigned char hash[32];
-    uint64_t tenant;
+    struct di_tenant *t = find_tenant(k, name);
+    t = t ? t : find_tenant(before, name);
+    if (!t && !(t = di_calloc(1, sizeof *t)))
+        return NULL;
+    if (t->holders++ > 0)
+        return t;
+    snprintf(t->name, sizeof t->name, "%s", name);
     SHA256((const unsigned char *)name, strlen(name), hash);
-    memcpy(&tenant, hash, sizeof tenant);
-    return tenant ? tenant : 1;
+    memcpy(&t->id, hash, sizeof t->id);
+    t->id = t->id ? t->id : 1;
+    return t;
 }
 
 /* What is wrong with the line, or NULL. */
-static const char *parse_key(struct di_str line, struct di_key *key)
+static const char *parse_key(struct di_str line, struct di_key *key, char tenant[static 64])
 {
     struct di_str hash = next_word(&line), name = next_word(&line), word;
     double concurrency;
     if (!parse_hash(hash, key->hash))
         return "does not begin with a SHA-256 of 64 hexadecimal digits";
-    if (name.n == 0 || name.n >= sizeof key->name)
+    if (name.n == 0 || name.n >= 64)
         return "needs the name of a tenant, at most 63 bytes, behind the hash";
     for (size_t i = 0; i < name.n; i++)
         if ((unsigned char)name.p[i] < 0x21 || name.p[i] == '"' || name.p[i] == '\\' || (unsigned char)name.p[i] >= 0x7f)
             return "has a tenant name with a character that is not allowed";
-    memcpy(key->name, name.p, name.n);
-    key->tenant = tenant_of(key->name);
+    memcpy(tenant, name.p, name.n);
+    tenant[name.n] = 0;
     while ((word = next_word(&line)).n) {
         if (parse_limit(word, "concurrency=", 1e6, &concurrency))
             key->concurrency = (int)ceil(concurrency);
@@ -138,7 +166,7 @@ static bool add_key(struct di_keys *k, struct di_key *key)
         size_t room = k->room ? 2 * k->room : 16;
         void *items = di_realloc(k->items, room * sizeof *k->items);
         if (!items) {
-            key_put(key);
+            di_key_drop(key);
             return false;
         }
         k->items = items;
@@ -150,21 +178,24 @@ static bool add_key(struct di_keys *k, struct di_key *key)
 
 static di_status add_line(struct di_keys *k, const struct di_keys *before, struct di_str line, const char *where, di_error *err)
 {
+    char tenant[64];
     struct di_key *key = di_calloc(1, sizeof *key);
     if (!key)
         return di_fail(err, DI_ERR_MEMORY, where, "out of memory");
     key->holders = 1;
     key->filled_ns = di_clock_ns();
-    const char *wrong = parse_key(line, key);
+    const char *wrong = parse_key(line, key, tenant);
     if (!wrong && find_hash(k, key->hash))
         wrong = "has a key that stands in the file already";
-    if (wrong) {
+    if (!wrong)
+        key->tenant = tenant_of(k, before, tenant);
+    if (wrong || !key->tenant) {
         di_free(key);
-        return di_fail(err, DI_ERR_FORMAT, where, "%s", wrong);
+        return di_fail(err, wrong ? DI_ERR_FORMAT : DI_ERR_MEMORY, where, "%s", wrong ? wrong : "out of memory");
     }
     key->tokens = bucket_room(key);
     struct di_key *old = find_hash(before, key->hash);
-    if (old && strcmp(old->name, key->name) == 0) { /* it will take the place of the new one, see keep_accounts */
+    if (old && old->tenant == key->tenant) { /* it will take the place of the new one, see keep_accounts */
         key->before = old;
         old->holders++;
     }
@@ -182,7 +213,7 @@ static void keep_accounts(struct di_keys *k)
         old->concurrency = key->concurrency;
         old->tokens = fmin(old->tokens, bucket_room(old));
         key->before = NULL;
-        key_put(key);
+        di_key_drop(key);
         k->items[i] = old;
     }
 }
@@ -226,7 +257,7 @@ out:
 
 /* ---------------------------------------------------------------- limits */
 
-int di_key_admit(struct di_key *key, int64_t now_ns, const char **why)
+int di_key_check(struct di_key *key, int64_t now_ns, const char **why)
 {
     if (key->concurrency && key->running >= key->concurrency) {
         *why = "this key has as many requests under way as it may";
@@ -239,18 +270,22 @@ int di_key_admit(struct di_key *key, int64_t now_ns, const char **why)
             *why = "this key has made as many requests as it may in a minute";
             return (int)fmin(3600, ceil((1 - key->tokens) * 60 / key->per_minute));
         }
-        key->tokens -= 1;
     }
+    return 0;
+}
+
+int di_key_admit(struct di_key *key, int64_t now_ns, const char **why)
+{
+    int wait = di_key_check(key, now_ns, why);
+    if (wait)
+        return wait;
+    key->tokens -= key->per_minute > 0;
     key->running++;
-    key->holders++;
     key->requests++;
     return 0;
 }
 
-void di_key_release(struct di_key *key)
+void di_key_leave(struct di_key *key)
 {
-    if (!key)
-        return;
     key->running--;
-    key_put(key);
 }

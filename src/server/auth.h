@@ -9,19 +9,18 @@
 #ifndef DI_SERVER_AUTH_H
 #define DI_SERVER_AUTH_H
 
-#include "base/str.h"
+#include "server/tenant.h"
 
 struct di_key {
     unsigned char hash[32];
-    char name[64];     /* of the tenant */
-    uint64_t tenant;   /* from the name, never 0 */
+    struct di_tenant *tenant;
     double per_minute; /* 0 = no limit */
     int concurrency;   /* requests at the same time, 0 = no limit */
     int running;       /* now */
     double tokens;     /* of the bucket that per_minute fills; holds at most what 10 s fill, at least 1 */
     int64_t filled_ns;
     uint64_t requests;     /* admitted since start */
-    int holders;           /* requests under way that point here */
+    int holders;           /* requests that point here, and the table */
     struct di_key *before; /* private: of the table in use, while a file is read */
 };
 
@@ -36,9 +35,14 @@ void di_keys_destroy(struct di_keys *k);
 /* The key that the client presented, or NULL. Compares with all keys in constant time. */
 struct di_key *di_keys_find(struct di_keys *k, struct di_str presented);
 
-/* Take a place for one request. 0, or seconds after which to try again (at least 1); *why is then a static sentence. */
+/* Would a request be taken now? 0, or seconds after which to try again (at least 1); *why is then a static sentence. */
+int di_key_check(struct di_key *key, int64_t now_ns, const char **why);
+/* Take a place for one request, if di_key_check says so. */
 int di_key_admit(struct di_key *key, int64_t now_ns, const char **why);
-/* The request is over; NULL does nothing. */
-void di_key_release(struct di_key *key);
+/* A request that was admitted is over. */
+void di_key_leave(struct di_key *key);
+/* A request refers to the key, beyond a reload; it does no longer. NULL does nothing. */
+void di_key_hold(struct di_key *key);
+void di_key_drop(struct di_key *key);
 
 #endif

@@ -11,6 +11,7 @@
 
 #define ALPHA "8ed3f6ad685b959ead7022518e1af76cd816f8e8ec7ccdda1ed4018e8f2223f8" /* of "alpha" */
 #define BETA "F44E64E75F3948E9F73F8DCEC94FD13A6B83F9A20D7C6D5F3E2E1B1C5B1E1F00"  /* of nothing known */
+#define GAMMA "be9d587defa1f0c09ef49eb17e206983a5f8f8289e4281860bd0ee5a19592c67" /* of "gamma" */
 #define SECOND INT64_C(1000000000)
 
 static di_status load(const char *text, const struct di_keys *before, struct di_keys **out, di_error *err)
@@ -32,8 +33,8 @@ static void found(void **state)
     assert_int_equal(load("# a\r\n\r\n  sha256:" ALPHA "\tteam-a rate=60 concurrency=2\r\n" BETA " team-a", NULL, &k, &err), DI_OK);
     struct di_key *key = di_keys_find(k, DI_STR("alpha"));
     assert_non_null(key);
-    assert_string_equal(key->name, "team-a");
-    assert_true(key->tenant != 0 && key->per_minute == 60 && key->concurrency == 2);
+    assert_string_equal(key->tenant->name, "team-a");
+    assert_true(key->tenant->id != 0 && key->per_minute == 60 && key->concurrency == 2);
     assert_null(di_keys_find(k, DI_STR("Alpha")));
     assert_null(di_keys_find(k, DI_STR("")));
     assert_null(di_keys_find(NULL, DI_STR("alpha")));
@@ -59,8 +60,10 @@ static void limited(void **state)
         assert_int_equal(di_key_admit(key, now + 1000 * SECOND, &why), 0);
     assert_int_equal(di_key_admit(key, now + 2000 * SECOND, &why), 1);
     assert_string_equal(why, "this key has as many requests under way as it may");
+    assert_int_equal(di_key_check(key, now + 2000 * SECOND, &why), 1);
     for (int i = 0; i < 20; i++)
-        di_key_release(key);
+        di_key_leave(key);
+    assert_int_equal(di_key_check(key, now + 2000 * SECOND, &why), 0); /* asking takes nothing */
     assert_int_equal(key->running, 0);
     di_keys_destroy(k);
 }
@@ -75,8 +78,11 @@ static void reloaded(void **state)
     assert_int_equal(load(ALPHA " a concurrency=1\n" BETA " b\n", NULL, &a, &err), DI_OK);
     struct di_key *key = di_keys_find(a, DI_STR("alpha"));
     assert_int_equal(di_key_admit(key, key->filled_ns, &why), 0);
-    assert_int_equal(load(ALPHA " a concurrency=1\n", a, &b, &err), DI_OK);
+    di_key_hold(key);
+    struct di_tenant *tenant = key->tenant;
+    assert_int_equal(load(ALPHA " a concurrency=1\n" GAMMA " a\n", a, &b, &err), DI_OK);
     di_keys_destroy(a);
+    assert_ptr_equal(di_keys_find(b, DI_STR("gamma"))->tenant, tenant); /* one account for all keys of a name */
     assert_ptr_equal(di_keys_find(b, DI_STR("alpha")), key);
     assert_int_equal(di_key_admit(key, key->filled_ns, &why), 1);
     assert_int_equal(load(ALPHA " a concurrency=5\nnonsense\n", b, &c, &err), DI_ERR_FORMAT);
@@ -86,7 +92,9 @@ static void reloaded(void **state)
     di_keys_destroy(b);
     assert_null(di_keys_find(c, DI_STR("alpha")));
     assert_int_equal(key->running, 1);
-    di_key_release(key);
+    assert_string_equal(key->tenant->name, "a");
+    di_key_leave(key);
+    di_key_drop(key);
     di_keys_destroy(c);
 }
 

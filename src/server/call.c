@@ -18,6 +18,7 @@ struct di_call *di_call_create(struct di_server *s, struct di_http_request *r)
         return NULL;
     c->server = s;
     c->http = r;
+    c->tenant = &s->everybody;
     c->next = s->calls;
     if (c->next)
         c->next->prev = c;
@@ -26,6 +27,37 @@ struct di_call *di_call_create(struct di_server *s, struct di_http_request *r)
     r->user = c;
     return c;
 }
+
+/* ---------------------------------------------------------------- places in the queue */
+
+bool di_call_fits(struct di_call *c, size_t n)
+{
+    struct di_preparers *p = &c->server->preparers;
+    pthread_mutex_lock(&p->lock);
+    bool fits = di_places_fit(&p->places, c->tenant, n);
+    pthread_mutex_unlock(&p->lock);
+    return fits;
+}
+
+bool di_call_take_places(struct di_call *c, size_t n)
+{
+    struct di_preparers *p = &c->server->preparers;
+    pthread_mutex_lock(&p->lock);
+    bool fits = di_places_change(&p->places, c->tenant, c->places, n);
+    c->places = fits ? n : c->places;
+    pthread_mutex_unlock(&p->lock);
+    return fits;
+}
+
+size_t di_server_answers(struct di_server *s)
+{
+    pthread_mutex_lock(&s->preparers.lock);
+    size_t n = s->preparers.places.used;
+    pthread_mutex_unlock(&s->preparers.lock);
+    return n;
+}
+
+/* ---------------------------------------------------------------- life */
 
 static void call_destroy(struct di_call *c)
 {
@@ -36,7 +68,9 @@ static void call_destroy(struct di_call *c)
     s->n_calls--;
     s->held_bytes -= c->body.n;
     di_exchange_destroy(c->x);
-    di_key_release(c->key);
+    if (c->admitted)
+        di_key_leave(c->key);
+    di_key_drop(c->key);
     di_buf_fini(&c->body);
     di_buf_fini(&c->path_id);
     di_buf_fini(&c->query);
@@ -54,11 +88,11 @@ static bool engine_done(const struct di_call *c)
 /* Free it if nobody needs it. */
 static void put(struct di_call *c)
 {
-    if (engine_done(c) && c->counted) {
-        c->counted = false;
-        c->server->live -= c->n_subs > 1 ? c->n_subs : 1;
-    }
-    if (engine_done(c) && !c->http)
+    if (!engine_done(c))
+        return;
+    if (c->row && c->row->generates)
+        di_call_take_places(c, 0);
+    if (!c->http)
         call_destroy(c);
 }
 
@@ -133,16 +167,18 @@ static void fail(struct di_call *c, const struct di_http_error *e)
     di_call_cancel(c);
     if (!r || r->answered)
         return;
-    if (!c->x) {
-        di_call_reply_error(c, e, 0);
-        return;
-    }
+    c->server->counters.limited += e->status == 429;
     di_buf_clear(out);
-    di_exchange_fail(c->x, e, r->started, out);
+    if (c->x)
+        di_exchange_fail(c->x, e, r->started, out);
+    else if (r->started)
+        di_exchange_refuse(c->row->route, c->form == DI_CALL_STREAMS, e, di_str_c(c->id), out);
     if (!r->started) {
-        int status = di_exchange_status(c->x);
-        bool events = status == 200;
-        di_http_reply(r, status, events ? di_exchange_content_type(c->x) : "application/json", di_call_headers(c, events), di_buf_str(out));
+        bool events = c->x && di_exchange_status(c->x) == 200; /* a stream that begins with its error */
+        if (events)
+            di_http_reply(r, 200, di_exchange_content_type(c->x), di_call_headers(c, true), di_buf_str(out));
+        else
+            di_call_reply_error(c, e, e->status == 429 || e->status == 503 ? 1 : 0);
         return;
     }
     di_http_send(r, di_buf_str(out));
@@ -219,8 +255,7 @@ static void prepared(struct di_call *c)
     c->state = DI_CALL_RUNNING;
     c->n_unfinished = c->n_subs;
     count_answers(&s->counters, c->n_subs);
-    s->live += c->counted && c->n_subs > 1 ? c->n_subs - 1 : 0;
-    c->sent_ns = di_clock_ns();
+    c->sent_ns = c->http && c->http->started ? c->sent_ns : di_clock_ns();
     if (c->refused && c->http) {
         fail(c, &c->error);
     } else if (!c->http || (atomic_load(&c->gone) && c->x && c->n_subs < di_exchange_submissions(c->x))) {
@@ -289,17 +324,28 @@ void di_calls_on_queue(struct di_server *s)
     di_http_flush(s->http);
 }
 
-/* Something to read for clients that wait (spec/encoding.md §4.9), by the clock alone. */
+/* Is it a stream? While a preparing thread has the exchange, the body alone says so. */
+static bool streams(struct di_call *c)
+{
+    if (c->state == DI_CALL_RUNNING)
+        return c->x && di_exchange_streams(c->x);
+    if (c->form == DI_CALL_UNSEEN)
+        c->form = di_body_streams(di_buf_str(&c->body)) ? DI_CALL_STREAMS : DI_CALL_WHOLE;
+    return c->form == DI_CALL_STREAMS;
+}
+
+/* Something to read for clients that wait (spec/encoding.md §4.9), by the clock alone, in whatever state the request is. */
 static void keep_alive(struct di_call *c, int64_t now)
 {
     struct di_server *s = c->server;
-    if (c->state != DI_CALL_RUNNING || !c->http || c->http->answered || !c->x || di_exchange_finished(c->x))
+    if (c->state == DI_CALL_HERE || !c->row->generates || !c->http || c->http->answered || s->config.comment_ms == 0 ||
+        now - c->sent_ns < s->config.comment_ms * 1000000 || (c->state == DI_CALL_RUNNING && (!c->x || di_exchange_finished(c->x))))
         return;
-    bool streams = di_exchange_streams(c->x);
-    if (s->config.comment_ms == 0 || (!streams && !s->config.blank_lines) || now - c->sent_ns < s->config.comment_ms * 1000000)
+    bool stream = streams(c);
+    if (!stream && !s->config.blank_lines)
         return;
-    di_http_start(c->http, 200, di_exchange_content_type(c->x), di_call_headers(c, streams));
-    di_http_send(c->http, di_exchange_keep_alive(c->x));
+    di_http_start(c->http, 200, di_stream_content_type(stream), di_call_headers(c, stream));
+    di_http_send(c->http, di_keep_alive(stream));
     c->sent_ns = now;
     s->counters.comments++;
 }
@@ -340,6 +386,11 @@ static void submit_all(struct di_call *c)
     struct di_server *s = c->server;
     size_t n = di_exchange_submissions(c->x);
     di_error err;
+    if (n > 1 && !di_call_take_places(c, n)) {
+        di_http_error_set(&c->error, 429, NULL, NULL, "the queue is full");
+        c->refused = true;
+        return;
+    }
     c->subs = di_calloc(n ? n : 1, sizeof *c->subs);
     if (!c->subs) {
         di_http_error_set(&c->error, 503, NULL, NULL, "out of memory");
@@ -372,7 +423,7 @@ static void prepare(struct di_call *c)
                                           .id = di_buf_str(&c->path_id),
                                           .query = di_buf_str(&c->query),
                                           .request_id = di_str_c(c->id),
-                                          .tenant = c->key ? c->key->tenant : 0,
+                                          .tenant = c->tenant->id,
                                           .now = (int64_t)time(NULL)};
     if (atomic_load(&c->gone)) { /* who left while it waited has no time spent on it */
         di_http_error_set(&c->error, 503, NULL, NULL, "the server is stopping");
@@ -384,20 +435,10 @@ static void prepare(struct di_call *c)
     }
 }
 
-static struct di_call *take_job(struct di_jobs *jobs)
-{
-    struct di_call *c = jobs->first;
-    if (c)
-        jobs->first = c->next_job;
-    if (!jobs->first)
-        jobs->last = &jobs->first;
-    return c;
-}
-
 static struct di_call *next_job(struct di_preparers *p, bool takes_large)
 {
-    struct di_call *c = takes_large ? take_job(&p->large) : NULL;
-    return c ? c : take_job(&p->small);
+    struct di_job *job = takes_large ? di_turns_next(&p->large) : NULL;
+    return (struct di_call *)(job ? job : di_turns_next(&p->small)); /* its first member */
 }
 
 static void *work(void *arg)
@@ -429,10 +470,9 @@ void di_call_prepare(struct di_call *c)
     c->http->body = (struct di_buf){0};
     c->server->held_bytes += c->body.n;
     c->state = DI_CALL_PREPARING;
-    struct di_jobs *jobs = c->body.n > LARGE_BODY ? &p->large : &p->small;
+    c->sent_ns = di_clock_ns();
     pthread_mutex_lock(&p->lock);
-    *jobs->last = c;
-    jobs->last = &c->next_job;
+    di_turns_add(c->body.n > LARGE_BODY ? &p->large : &p->small, c->tenant, &c->job);
     pthread_cond_broadcast(&p->work); /* either may be the one that takes it */
     pthread_mutex_unlock(&p->lock);
 }
@@ -440,10 +480,8 @@ void di_call_prepare(struct di_call *c)
 di_status di_preparers_start(struct di_server *s, di_error *err)
 {
     struct di_preparers *p = &s->preparers;
-    p->large.last = &p->large.first;
-    p->small.last = &p->small.first;
-    pthread_mutex_init(&p->lock, NULL);
-    pthread_cond_init(&p->work, NULL);
+    di_turns_init(&p->large, 0);
+    di_turns_init(&p->small, 1);
     for (; p->n_threads < DI_PREPARERS; p->n_threads++)
         if (pthread_create(&p->threads[p->n_threads], NULL, work, s) != 0)
             return di_fail(err, DI_ERR_LIMIT, "", "the system grants no thread");
@@ -460,6 +498,4 @@ void di_preparers_stop(struct di_server *s)
     for (size_t i = 0; i < p->n_threads; i++)
         pthread_join(p->threads[i], NULL);
     p->n_threads = 0;
-    pthread_mutex_destroy(&p->lock);
-    pthread_cond_destroy(&p->work);
 }

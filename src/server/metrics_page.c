@@ -188,12 +188,12 @@ static void add_histograms(struct di_buf *b, const struct di_server *s, const ch
     di_buf_fini(&labels);
 }
 
-static void add_server(struct di_buf *b, const struct di_server *s, const char *label)
+static void add_server(struct di_buf *b, struct di_server *s, const char *label)
 {
     const struct di_http_counters *h = di_http_counters(s->http);
     const struct row rows[] = {
         {"up", NULL, NULL, GAUGE, di_server_healthy(s), "1 while /health says 200."},
-        {"requests_live", NULL, NULL, GAUGE, (double)s->live, "Requests for the model that are under way."},
+        {"requests_live", NULL, NULL, GAUGE, (double)di_server_answers(s), "Answers that are computed, or wait for it."},
         {"connections", NULL, NULL, GAUGE, (double)h->open, "Open connections."},
         {"connections_accepted_total", NULL, NULL, COUNTER, (double)h->accepted, "Connections accepted."},
         {"connections_refused_total", NULL, NULL, COUNTER, (double)h->refused, "Connections beyond --max-connections."},

@@ -255,7 +255,7 @@ bool di_exchange_streams(const struct di_exchange *x)
 }
 const char *di_exchange_content_type(const struct di_exchange *x)
 {
-    return x->stream ? "text/event-stream" : "application/json";
+    return di_stream_content_type(x->stream);
 }
 const char *di_exchange_model(const struct di_exchange *x)
 {
@@ -272,10 +272,6 @@ bool di_exchange_finished(const struct di_exchange *x)
 int di_exchange_status(const struct di_exchange *x)
 {
     return x->status;
-}
-struct di_str di_exchange_keep_alive(const struct di_exchange *x)
-{
-    return x->stream ? DI_STR(": keep-alive\n\n") : DI_STR("\n");
 }
 size_t di_exchange_submissions(const struct di_exchange *x)
 {

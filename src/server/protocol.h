@@ -9,7 +9,7 @@
  *     (any refusal so far: di_exchange_fail with started = false, and the other submissions are cancelled)
  *     di_exchange_begin         the head may be sent now: 200, content type, and these bytes (maybe none)
  *     di_exchange_output        for every record of submission i, in its order: append what to send next (maybe nothing)
- *     di_exchange_finished      after the last byte; until then di_exchange_keep_alive while nothing else comes
+ *     di_exchange_finished      after the last byte; until then di_keep_alive while nothing else comes
  *
  * Routes without submissions (models, tokenize, ...) give everything in begin and are finished then.
  *
@@ -130,7 +130,14 @@ int di_exchange_status(const struct di_exchange *x);
  * nothing if it was already. */
 void di_exchange_fail(struct di_exchange *x, const struct di_http_error *error, bool started, struct di_buf *out);
 
-/* Bytes to send while waiting, after begin: a comment of the event stream, or a line feed before a JSON body (§4.9). Static. */
-struct di_str di_exchange_keep_alive(const struct di_exchange *x);
+/* ---- what a client can be told before there is an exchange ---- */
+
+/* Does a body ask for a stream: an object whose member "stream" is true? Reads it fast and without memory, and does not check it. */
+bool di_body_streams(struct di_str body);
+const char *di_stream_content_type(bool stream);
+/* Bytes to send while waiting: a comment of the event stream, or a line feed before a JSON body (§4.9). Static. */
+struct di_str di_keep_alive(bool stream);
+/* The end of a response that has begun with such bytes and gets no exchange: an error event of the route, or the JSON body. */
+void di_exchange_refuse(enum di_route route, bool stream, const struct di_http_error *error, struct di_str request_id, struct di_buf *out);
 
 #endif

@@ -37,6 +37,12 @@ static bool is_context_full(const struct di_exchange *x, const struct di_answer 
            a->prompt_tokens + a->completion_tokens >= info.context && a->completion_tokens < di_field_int(x->json, "max_tokens", INT64_MAX);
 }
 
+/* Does a thinking block stand first, maybe an empty one? Not before a text that goes on. */
+static bool thinks(const struct di_answer *a)
+{
+    return a->thinking && a->start != DI_STARTS_CONTENT_CONTINUED;
+}
+
 static const char *stop_reason(const struct di_exchange *x, const struct di_answer *a)
 {
     switch (a->reason) {
@@ -134,7 +140,7 @@ static void message_start(struct di_exchange *x, const struct di_answer *a, stru
     write_usage(out, x);
     di_buf_addc(out, '}');
     close_event(out);
-    if (a->thinking)
+    if (thinks(a))
         open_block(x, THINKING, NULL, out);
 }
 
@@ -195,7 +201,7 @@ static void body(struct di_exchange *x, struct di_buf *out)
     const struct di_answer *a = &x->answers[0];
     const char *comma = "";
     write_head(out, x);
-    if (a->thinking) {
+    if (thinks(a)) {
         di_buf_adds(out, "{\"type\":\"thinking\"");
         di_write_string(out, "thinking", di_buf_str(&a->reasoning));
         di_write_string(out, "signature", di_str_c(x->id));

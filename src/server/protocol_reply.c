@@ -71,6 +71,7 @@ static di_status prompt_ids(const struct di_exchange *x, struct di_str json, con
     s.json = json.p;
     s.json_bytes = json.n;
     s.protocol = protocol;
+    s.tenant = x->request.tenant;
     *ids = NULL;
     TRY(di_engine_prompt(x->setup->engine, &s, NULL, 0, n, err));
     cap = *n;
@@ -96,6 +97,7 @@ static di_status count_tokens(struct di_exchange *x, di_error *err)
     s.json = body.p;
     s.json_bytes = body.n;
     s.protocol = x->protocol;
+    s.tenant = x->request.tenant;
     TRY(di_engine_prompt(x->setup->engine, &s, NULL, 0, &n, err));
     di_buf_addf(&x->reply, responses ? "{\"object\":\"response.input_tokens\",\"input_tokens\":%zu}" : "{\"input_tokens\":%zu}", n);
 out:

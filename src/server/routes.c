@@ -164,8 +164,8 @@ static void answer_load(struct di_call *c)
     struct di_server *s = c->server;
     char text[160];
     di_server_watch(s, di_clock_ns());
-    snprintf(text, sizeof text, "{\"server_load\": %zu, \"running\": %d, \"waiting\": %d, \"connections\": %zu}", s->live, s->stats.running,
-             s->stats.waiting, di_http_counters(s->http)->open);
+    snprintf(text, sizeof text, "{\"server_load\": %zu, \"running\": %d, \"waiting\": %d, \"connections\": %zu}", di_server_answers(s),
+             s->stats.running, s->stats.waiting, di_http_counters(s->http)->open);
     reply_text(c, "application/json", di_str_c(text));
 }
 
@@ -303,12 +303,11 @@ static bool is_json_type(struct di_str type)
                                                            di_http_same_word((struct di_str){word.p + word.n - 5, 5}, "+json"));
 }
 
-/* Body, queue and rate. True: it may go on. */
-static bool admit(struct di_call *c, struct di_key *key)
+/* What the head says is wrong with it? True: it may go on. */
+static bool check_head(struct di_call *c)
 {
     struct di_server *s = c->server;
     const struct di_http_head *h = &c->http->head;
-    const char *why = NULL;
     struct di_str type = di_http_header(h, "content-type"), coding = di_http_header(h, "content-encoding");
     if (di_str_eqc(h->method, "POST") && !is_json_type(type) && (type.n || di_http_header(h, "origin").n)) {
         refuse(c, 415, NULL, 0, "the body must be JSON: Content-Type: application/json");
@@ -322,23 +321,26 @@ static bool admit(struct di_call *c, struct di_key *key)
         refuse(c, 503, NULL, s->draining ? 5 : 2, s->draining ? "the server is stopping" : "the model is being loaded");
         return false;
     }
-    if (!c->row->generates)
-        return true;
-    if (s->live >= (size_t)(s->max_batch + s->config.max_waiting)) {
-        s->counters.limited++;
-        refuse(c, 429, NULL, 1, "the queue is full");
-        return false;
-    }
-    int wait = key ? di_key_admit(key, di_clock_ns(), &why) : 0;
-    if (wait) {
-        s->counters.limited++;
-        refuse(c, 429, NULL, wait, why);
-        return false;
-    }
-    c->key = key;
-    c->counted = true;
-    s->live++;
     return true;
+}
+
+static bool limit(struct di_call *c, int retry_after, const char *why)
+{
+    c->server->counters.limited++;
+    refuse(c, 429, NULL, retry_after, why);
+    return false;
+}
+
+/* Queue, rate and concurrency. `take`: the body is there, so it counts from now on; before, who would be refused anyway need not send it.
+ * True: it may go on. */
+static bool admit(struct di_call *c, bool take)
+{
+    const char *why = NULL;
+    if (c->row->generates && !(take ? di_call_take_places(c, 1) : di_call_fits(c, 1)))
+        return limit(c, 1, "the queue is full");
+    int wait = !c->key ? 0 : take ? di_key_admit(c->key, di_clock_ns(), &why) : di_key_check(c->key, di_clock_ns(), &why);
+    c->admitted = take && c->key && !wait;
+    return wait ? limit(c, wait, why) : true;
 }
 
 static void answer_preflight(struct di_call *c)
@@ -403,21 +405,22 @@ void di_server_on_head(void *ctx, struct di_http_request *r)
         refuse(c, status, NULL, 0, status == 404 ? "there is nothing at this path" : "this path does not take this method");
         return;
     }
-    struct di_key *key = NULL;
     if (s->keys && !c->row->open) {
         struct di_str presented;
         if (!presented_key(&r->head, &presented)) {
             refuse(c, 400, NULL, 0, "Authorization and x-api-key have different keys");
             return;
         }
-        key = di_keys_find(s->keys, presented);
-        if (!key) {
+        c->key = di_keys_find(s->keys, presented);
+        if (!c->key) {
             refuse(c, 401, NULL, 0, "the API key is missing or wrong");
             return;
         }
+        di_key_hold(c->key);
+        c->tenant = c->key->tenant;
     }
-    if (!c->row->answer)
-        admit(c, key);
+    if (!c->row->answer && check_head(c))
+        admit(c, false);
 }
 
 void di_server_on_request(void *ctx, struct di_http_request *r)
@@ -441,7 +444,8 @@ void di_server_on_request(void *ctx, struct di_http_request *r)
         refuse(c, 503, NULL, 1, "too many large requests are under way");
         return;
     }
-    di_call_prepare(c);
+    if (admit(c, true))
+        di_call_prepare(c);
 }
 
 void di_server_on_gone(void *ctx, struct di_http_request *r, const char *why)

@@ -22,7 +22,7 @@ static void begin_drain(struct di_server *s)
     s->drain_ns = di_clock_ns();
     s->quiet_ns = s->drain_ns;
     di_notify(s->config.notify, "STOPPING=1");
-    di_log(&s->log, DI_LOG_INFO, "draining: %zu requests under way", s->live);
+    di_log(&s->log, DI_LOG_INFO, "draining: %zu answers under way", di_server_answers(s));
     di_http_drain(s->http);
 }
 
@@ -31,7 +31,7 @@ static void continue_drain(struct di_server *s, int64_t now)
 {
     int64_t ms = (now - s->drain_ns) / 1000000;
     if (ms > s->config.drain_ms && !s->failed_drain) {
-        s->failed_drain = s->live > 0;
+        s->failed_drain = di_server_answers(s) > 0;
         for (struct di_call *c = s->calls, *next; c; c = next) {
             next = c->next;
             if (c->http && !c->http->answered)
@@ -121,13 +121,15 @@ static void on_queue(evutil_socket_t fd, short what, void *arg)
     di_calls_on_queue(arg);
 }
 
-/* Steps advance, or there is nothing to do. */
+/* Steps advance, or the engine has no request: what clients and preparing threads are doing says nothing about it. */
 void di_server_watch(struct di_server *s, int64_t now)
 {
     di_engine_stats stats = {0};
     if (atomic_load(&s->attached))
         di_engine_get_stats(s->engine, &stats, sizeof stats, NULL);
-    if (stats.steps != s->stats.steps || s->live == 0)
+    uint64_t ended =
+        stats.ended_stop + stats.ended_length + stats.ended_tool_calls + stats.ended_cancelled + stats.ended_deadline + stats.ended_error;
+    if (stats.steps != s->stats.steps || stats.submitted <= ended)
         s->step_ns = now;
     s->stats = stats;
     double seconds = (double)(now - s->rate_ns) * 1e-9;
@@ -265,6 +267,8 @@ di_status di_server_create(const struct di_server_config *config, struct di_serv
     s->config = *config;
     s->log = (struct di_log){.level = DI_LOG_INFO, .fn = di_server_message, .ctx = s};
     s->signal_fd = s->stop_fd = -1;
+    pthread_mutex_init(&s->preparers.lock, NULL);
+    pthread_cond_init(&s->preparers.work, NULL);
     s->began_ns = s->step_ns = s->rate_ns = di_clock_ns();
     TRY(open_files(s, err));
     TRY(open_loop(s, err));
@@ -293,6 +297,9 @@ di_status di_server_attach(struct di_server *s, const struct di_serve_model *mod
     s->engine = model->engine;
     s->max_batch = info.max_batch;
     s->context = info.context;
+    pthread_mutex_lock(&s->preparers.lock);
+    s->preparers.places.limit = (size_t)info.max_batch + (size_t)s->config.max_waiting;
+    pthread_mutex_unlock(&s->preparers.lock);
     if (model->plan)
         s->plan = *model->plan;
     s->setup = (struct di_exchange_setup){.engine = model->engine,
@@ -367,5 +374,7 @@ void di_server_destroy(struct di_server *s)
         fclose(s->access);
     di_buf_fini(&s->scratch);
     di_buf_fini(&s->extra);
+    pthread_mutex_destroy(&s->preparers.lock);
+    pthread_cond_destroy(&s->preparers.work);
     di_free(s);
 }

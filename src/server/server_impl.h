@@ -8,6 +8,7 @@
 #include "server/engine_queue.h"
 #include "server/protocol.h"
 #include "server/server.h"
+#include "server/tenant.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -42,43 +43,44 @@ enum di_call_state {
 
 /* Every HTTP request has one, from its head until connection and engine are both through with it. */
 struct di_call {
+    struct di_job job; /* first: the preparing threads' list has these */
     struct di_server *server;
     struct di_call *next, *prev;  /* all calls */
     struct di_http_request *http; /* NULL: answered or gone */
     const struct di_route_row *row;
-    struct di_key *key; /* admitted with; or NULL */
+    struct di_key *key; /* held; or NULL */
+    struct di_tenant *tenant;
+    bool admitted; /* counts among the key's requests */
     enum di_dialect dialect;
     char id[72];    /* X-Request-Id */
     char trace[56]; /* traceparent, or "" */
     /* exchanges */
     enum di_call_state state;
-    bool counted; /* in server->live */
-    struct di_buf body, path_id, query;
+    size_t places;                      /* that it has; under the preparers' lock */
+    struct di_buf body, path_id, query; /* body: the preparing thread's to read, the loop's to free */
     struct di_exchange *x;
     bool refused; /* by create or submit; `error` says why */
     struct di_http_error error;
     struct di_sub *subs;
-    size_t n_subs, n_unfinished; /* n_subs: submitted */
-    atomic_bool gone;            /* nobody wants it any more: submit nothing further */
-    struct di_buf early;         /* records that came before it was prepared */
-    struct di_buf whole;         /* of a body that goes out at the end */
-    struct di_call *next_job;
-    int64_t sent_ns; /* the latest output */
+    size_t n_subs, n_unfinished;                                  /* n_subs: submitted */
+    atomic_bool gone;                                             /* nobody wants it any more: submit nothing further */
+    struct di_buf early;                                          /* records that came before it was prepared */
+    struct di_buf whole;                                          /* of a body that goes out at the end */
+    int64_t sent_ns;                                              /* the latest output, or since when it waits */
+    enum { DI_CALL_UNSEEN, DI_CALL_STREAMS, DI_CALL_WHOLE } form; /* what its body asks for, once somebody had to know before it was read */
     int64_t prompt_tokens, cached_tokens, completion_tokens;
     bool cancelled;
     const char *model; /* as it is served, or NULL */
 };
 
 /* Threads that read bodies and tokenize, so that a large one delays no stream; nor another request: large ones wait for the first thread,
- * and the second takes small ones alone. */
+ * and the second takes small ones alone. Tenants take turns. `lock` also guards who has how many places in the queue. */
 #define DI_PREPARERS 2
-struct di_jobs {
-    struct di_call *first, **last;
-};
 struct di_preparers {
     pthread_mutex_t lock;
     pthread_cond_t work;
-    struct di_jobs large, small;
+    struct di_turns large, small;
+    struct di_places places;
     size_t n_begun; /* threads that know their number */
     bool stop;
     pthread_t threads[DI_PREPARERS];
@@ -106,6 +108,7 @@ struct di_server {
     struct di_engine_queue *queue;
     struct di_preparers preparers;
     struct di_keys *keys;
+    struct di_tenant everybody; /* without keys */
     FILE *access;
     char address[128];
     pthread_t thread;
@@ -119,13 +122,13 @@ struct di_server {
     int max_batch;
     /* the loop's */
     struct di_call *calls;
-    size_t n_calls, live; /* live: requests for the engine */
-    size_t held_bytes;    /* of the calls' bodies */
+    size_t n_calls;
+    size_t held_bytes; /* of the calls' bodies */
     bool draining, failed_drain;
     int64_t drain_ns; /* when it began */
     int64_t quiet_ns; /* no request was left since; while draining */
     int64_t began_ns;
-    int64_t step_ns; /* when the engine was last seen at a step, or without work */
+    int64_t step_ns; /* when the engine was last seen at a step, or without requests */
     di_engine_stats stats;
     double tokens_per_second; /* of answers, over the last second or more */
     int64_t rate_ns;          /* when it was computed, from how many */
@@ -150,7 +153,14 @@ void di_server_watch(struct di_server *s, int64_t now_ns);
 /* Ready, and steps advance. */
 bool di_server_healthy(const struct di_server *s);
 
+/* Answers that are computed, or wait for it. */
+size_t di_server_answers(struct di_server *s);
+
 /* call.c */
+/* Would n more answers be let into the queue? */
+bool di_call_fits(struct di_call *c, size_t n);
+/* Change the places that it has in the queue to n. False: it stays as it was. */
+bool di_call_take_places(struct di_call *c, size_t n);
 struct di_call *di_call_create(struct di_server *s, struct di_http_request *r);
 /* The body is there: let a preparing thread make an exchange of it. */
 void di_call_prepare(struct di_call *c);

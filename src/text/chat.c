@@ -96,7 +96,7 @@ static di_status check_prefix(struct di_build *b)
 {
     const struct di_chat *c = b->chat;
     const char *beside = c->tools ? "tools" : c->json_mode ? "a response format json_object" : NULL;
-    if (!b->last || !b->last->prefix)
+    if (!b->last || !b->last->prefix || c->protocol == DI_PROTOCOL_MESSAGES) /* Messages has no such rule */
         return DI_OK;
     for (const struct di_chat_message *m = c->messages; m && !beside; m = m->next)
         if (m->calls)

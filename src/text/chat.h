@@ -32,6 +32,7 @@ struct di_chat_options {
     bool strict_history;              /* every call has exactly one result, right after it (§2.6) */
     bool hosted_sampling;             /* imitate the hosted service: temperature and top_p by mode (§4.2) */
     bool forced_tools_while_thinking; /* else DI_ERR_INVALID, as the hosted service does (§2.6) */
+    bool result_media_as_text;        /* pictures and documents in tool results become a text that says so */
     bool messages_drop_web_search;    /* else the Messages dialect refuses web_search tools and blocks */
     bool refuse_stored;               /* previous_response_id and conversation of Responses are DI_ERR_INVALID: there is no store (§4.5) */
     enum di_reasoning_history reasoning_history; /* when the request does not say */
@@ -161,7 +162,7 @@ struct di_chat {
     struct di_prompt prompt;
     const struct di_chat_image **images; /* in prompt order */
     size_t n_images;
-    const char *document; /* where the first one is; a few words stand in its place. NULL = none */
+    const char *document; /* where the first one is that is not replaced as asked; a few words stand in its place. NULL = none */
 };
 
 /* Convert and render. On error *out is empty. DI_ERR_INVALID names the field in `where`, and the sentence goes on from there;

@@ -268,10 +268,22 @@ static di_status add_image(struct di_build *b, struct di_chat_parts *parts, stru
 {
     void *mem;
     di_status status = DI_OK;
+    if (b->in_result && b->opt->result_media_as_text)
+        return di_build_text(b, parts, DI_STR("[A picture stood here. Pictures are not supported.]"));
     TRY(di_build_alloc(b, sizeof image, &mem));
     TRY(di_build_path(b, at, &image.path));
     *(struct di_chat_image *)mem = image;
     TRY(add_part(b, parts, (struct di_str){0}, mem));
+out:
+    return status;
+}
+
+di_status di_build_document(struct di_build *b, struct di_chat_parts *parts, struct di_str words, const struct di_path *at)
+{
+    di_status status = DI_OK;
+    if (!b->chat->document && !(b->in_result && b->opt->result_media_as_text))
+        TRY(di_build_path(b, at, &b->chat->document));
+    TRY(di_build_text(b, parts, words));
 out:
     return status;
 }

@@ -27,6 +27,7 @@ struct di_build {
     size_t open_calls;                    /* calls of the last assistant message that have no result yet */
     struct di_str only_tool;              /* named tool choice, p == NULL: none */
     bool choice_none, forced, open_block; /* open_block: a forced call opens the block in the prompt */
+    bool in_result;                       /* a tool's result is being read */
     di_error *err;
 };
 
@@ -63,6 +64,8 @@ di_status di_build_image_url(struct di_build *b, struct di_chat_parts *parts, st
 /* An image by base64 text. */
 di_status di_build_image_data(struct di_build *b, struct di_chat_parts *parts, struct di_str media_type, struct di_str data,
                               const struct di_path *at);
+/* A document: its place is remembered, `words` stand for it. */
+di_status di_build_document(struct di_build *b, struct di_chat_parts *parts, struct di_str words, const struct di_path *at);
 bool di_parts_empty(const struct di_chat_parts *parts); /* no text and no image */
 
 struct di_build_call {

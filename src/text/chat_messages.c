@@ -1,5 +1,6 @@
 /* Messages: the Anthropic dialect (spec/encoding.md §2.6, §4.6). */
 #include "text/chat_build.h"
+#include "text/client_tools.h"
 
 enum block {
     B_TEXT,
@@ -87,9 +88,7 @@ static di_status read_document(struct di_build *b, const struct di_json *v, cons
     TRY(di_buf_ok(&text, b->err));
     char *copy = di_arena_strndup(&b->chat->arena, text.p, text.n);
     CHECK(copy, b->err, DI_ERR_MEMORY, "", "out of memory while reading a chat request");
-    TRY(di_build_text(b, parts, (struct di_str){copy, text.n}));
-    if (!b->chat->document)
-        TRY(di_build_path(b, at, &b->chat->document));
+    TRY(di_build_document(b, parts, (struct di_str){copy, text.n}, at));
 out:
     di_buf_fini(&text);
     return status;
@@ -171,7 +170,9 @@ static di_status read_user(struct di_build *b, const struct di_json *list, const
         if (kind == B_TOOL_RESULT) {
             if (m)
                 TRY(di_path_fail(b->err, here, "must stand before the other blocks of its message: tool results come first"));
+            b->in_result = true;
             TRY(read_result(b, v, here, &loaded));
+            b->in_result = false;
             continue;
         }
         if (!m) {
@@ -275,7 +276,7 @@ static di_status read_message(struct di_build *b, const struct di_json *v, const
     if (!string && !di_json_is(content, DI_JSON_ARRAY))
         TRY(di_path_fail(b->err, here, content ? "must be a string or an array of blocks, not %s" : "is missing",
                          di_json_type_name(content)));
-    if (!string && content->count == 0 && role_of[which] != DI_ROLE_SYSTEM)
+    if (!string && content->count == 0 && role_of[which] == DI_ROLE_USER) /* an answer can be empty */
         TRY(di_path_fail(b->err, here, "must not be empty"));
     if (!string && role_of[which] == DI_ROLE_USER)
         return read_user(b, content, here);
@@ -337,6 +338,8 @@ static di_status read_tool(struct di_build *b, const struct di_json *v, const st
 {
     struct di_build_tool t = {.at = at, .parameters_key = "input_schema"};
     struct di_chat_tool *tool;
+    const struct di_client_tool *known = NULL;
+    struct di_json *schema;
     struct di_str type;
     int8_t deferred;
     di_status status = DI_OK;
@@ -345,13 +348,24 @@ static di_status read_tool(struct di_build *b, const struct di_json *v, const st
     if (type.p && !di_str_eqc(type, "custom")) {
         if (b->opt->messages_drop_web_search && di_str_starts(type, DI_STR("web_search")))
             return DI_OK;
-        return di_path_fail(b->err, DI_FIELD(at, "type"), "must be custom: tools that run in the server are not supported");
+        known = di_client_tool_find(type);
+        if (!known)
+            return di_path_fail(b->err, DI_FIELD(at, "type"),
+                                "must be custom, bash, text_editor or memory (with their dates), not \"%.*s\": tools that run in the "
+                                "server are not supported",
+                                di_path_shown(type), type.p);
     }
     TRY(di_build_string(b, v, at, "name", true, &t.name));
     TRY(di_build_string(b, v, at, "description", false, &t.description));
     TRY(di_build_bool(b, v, at, "defer_loading", &deferred));
     t.has_description = t.description.p != NULL;
     t.parameters = di_build_get(v, "input_schema");
+    if (known) {
+        TRY(di_json_parse(di_str_c(known->schema), NULL, &b->chat->arena, &schema, b->err));
+        t.parameters = schema;
+        t.description = di_str_c(known->description);
+        t.has_description = true;
+    }
     if (!t.parameters && !b->choice_none)
         TRY(di_path_fail(b->err, DI_FIELD(at, "input_schema"), "is missing"));
     t.deferred = deferred == 1;
@@ -435,6 +449,8 @@ di_status di_build_messages_request(struct di_build *b)
     for (const struct di_json *m = list->child; m; m = m->next, i++)
         TRY(read_message(b, m, DI_ITEM(at, i)));
     TRY(di_build_all_answered(b, NULL));
+    if (b->last && b->last->role == DI_ROLE_ASSISTANT && !b->last->calls) /* the answer goes on from there */
+        b->last->prefix = true;
 out:
     return status;
 }

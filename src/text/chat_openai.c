@@ -130,11 +130,11 @@ static di_status read_assistant(struct di_build *b, const struct di_json *v, con
     TRY(di_build_member(b, v, at, "tool_calls", DI_JSON_ARRAY, false, &tool_calls));
     if (di_build_get(v, "content"))
         TRY(read_content(b, v, at, false, &m->content));
-    else if (!tool_calls)
-        TRY(di_path_fail(b->err, at, "must have content or tool_calls"));
     TRY(di_build_string(b, v, at, "reasoning_content", false, &why));
     if (!why.p)
         TRY(di_build_string(b, v, at, "reasoning", false, &why));
+    if (!di_json_get(v, "content") && !tool_calls && !why.p) /* null is what some clients make of an empty answer */
+        TRY(di_path_fail(b->err, at, "must have content or tool_calls"));
     m->has_reasoning = why.p != NULL;
     if (why.p)
         TRY(di_build_text(b, &m->reasoning, why));
@@ -155,7 +155,9 @@ static di_status read_tool_result(struct di_build *b, const struct di_json *v, c
     m->has_call_id = m->call_id.p != NULL;
     if (m->has_call_id)
         TRY(di_build_result(b, m->call_id, DI_FIELD(at, "tool_call_id")));
+    b->in_result = true;
     TRY(read_content(b, v, at, true, &m->content));
+    b->in_result = false;
 out:
     return status;
 }

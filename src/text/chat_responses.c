@@ -43,11 +43,8 @@ static di_status read_part(struct di_build *b, const struct di_json *v, const st
     TRY(di_build_object(b, v, at));
     TRY(di_build_string(b, v, at, "type", true, &type));
     TRY(di_build_word(b, type, DI_FIELD(at, "type"), types, 5, &which));
-    if (which == P_FILE) {
-        if (!b->chat->document)
-            TRY(di_build_path(b, at, &b->chat->document));
-        return di_build_text(b, parts, DI_STR("[Unsupported Document]"));
-    }
+    if (which == P_FILE)
+        return di_build_document(b, parts, DI_STR("[Unsupported Document]"), at);
     if (which != P_IMAGE) {
         TRY(di_build_string(b, v, at, which == P_REFUSAL ? "refusal" : "text", true, &s));
         return di_build_text(b, parts, s);
@@ -365,9 +362,14 @@ static di_status read_output(struct items *it, const struct di_json *v, const st
 {
     struct di_chat_message *m;
     struct pair *pair;
-    di_status status = add_output(it, v, at, &m, &pair);
+    di_status status = DI_OK;
+    TRY(add_output(it, v, at, &m, &pair));
     it->result = it->n;
-    return status != DI_OK ? status : read_content(it->b, v, at, "output", true, &m->content);
+    it->b->in_result = true;
+    TRY(read_content(it->b, v, at, "output", true, &m->content));
+    it->b->in_result = false;
+out:
+    return status;
 }
 
 /* ---- tools ---- */

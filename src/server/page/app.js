@@ -83,8 +83,8 @@ const saveAll = () => [...unsaved].forEach(save);
 // --- the list
 
 function drawList() {
-  $("conversations").replaceChildren(...talks.map((talk) => {
-    const here = talk === current, title = talk.title || "New conversation";
+  $("conversations").replaceChildren(...talks.filter((talk) => talk.messages.length || talk.title).map((talk) => {
+    const here = talk === current, title = talk.title || "Untitled";
     const action = (label, act) => button(label, () => act(talk), {class: "quiet"});
     return el("li", {class: here && "here"},
       button(title, () => { open(talk); showList(false); }, {class: "title", "aria-current": here && "true", title}),
@@ -210,8 +210,11 @@ async function ended(talk, message, error) {
   if (talks.includes(talk))
     save(talk);
   announce(message.content);
-  if (talk === current)
+  if (talk === current) {
     settle();
+    if (document.activeElement === input && !input.value)
+      views.at(-1).root.querySelector(".result textarea")?.focus(); // what is typed now is the result of the call
+  }
   if (error?.status === 401 && await askKey(error.message) && talk === current)
     regenerate();
 }

@@ -1,18 +1,22 @@
 // Markdown as it streams in, made of DOM nodes and text nodes only, so that nothing in the text can become markup. A line is final once its
 // end has come; the last one is drawn again at each push and cut when it grows long. So a push costs the same however much is there.
+import {colour} from "./code.js";
 import {copyButton, el, region} from "./dom.js";
 
 const LONGEST_LINE = 2000; // the patterns below take at most the square of it
 const ITEM = /^( *)(?:[-*+]|(\d{1,9})[.)]) +(.*)$/;
 const FENCE = /^( *)(`{3,}|~{3,}) *([^`]*)$/;
+const TASK = /^\[([ xX])\] +(.+)$/;
 const HEADING = /^ {0,3}(#{1,6}) +(.*?)(?: +#+)?$/;
 const RULE = /^ {0,3}([-*_])(?: *\1){2,}$/;
 const QUOTE = /^ {0,3}> ?(.*)$/;
 const TABLE = /^ *\|? *:?-+:? *(?:\| *:?-+:? *)*\|? *$/;
+const MATH = /^(?:\\\[(?!.*\\\])|\$\$(?!.*\$\$))/; // begins lines of mathematics
 const INLINE = new RegExp([
-  /\\([\\`*_{}[\]()#+\-.!~|>])/, // 1 escape
+  /\\\(.+?\\\)|\\\[.+?\\\]|\$\$.+?\$\$|(?<![\w$])\$(?=[^\s$])[^$]*[^\s$\\]\$(?![\w$])/, // mathematics stays as it was written
+  /\\([\\`*_{}[\]()#+\-.!~|>$])/, // 1 escape
   /(?<!`)(`+)(?!`)(.+?)(?<!`)\2(?!`)/, // 2, 3 code
-  /(\*\*|__)(?=\S)(.+?)(?<=\S)\4/, // 4, 5 strong
+  /(\*\*|__|~~)(?=\S)(.+?)(?<=\S)\4/, // 4, 5 strong, struck out
   /([*_])(?=\S)(.+?)(?<=\S)\6(?![\w*])/, // 6, 7 emphasis
   /!?\[([^\]]+)\]\(<?([^\s)>]+)>?(?: +"[^"]*")?\)/, // 8, 9 link; an image is shown as a link: nothing is fetched
   /(https?:\/\/[^\s<>"'`]*[^\s<>"'`.,;:!?)\]}*_])/, // 10 address
@@ -28,10 +32,11 @@ function inline(text, depth = 0) {
   let from = 0;
   for (let m; depth < 8 && (m = pattern.exec(text));) {
     const mark = m[4] ?? m[6], inWord = mark?.[0] === "_" && /\w/.test(text[m.index - 1] ?? "");
-    const node = m[1] ? m[1]
+    const node = m[1] ? "()[]".includes(m[1]) ? m[0] : m[1] // TeX's, if its end is missing
+      : m.slice(1).every((part) => part === undefined) ? m[0]
       : m[3] ? el("code", {}, m[3].replace(/^ (.*) $/, "$1"))
       : inWord ? null
-      : m[5] ? el("strong", {}, ...inner(m[5]))
+      : m[5] ? el(m[4] === "~~" ? "del" : "strong", {}, ...inner(m[5]))
       : m[7] ? el("em", {}, ...inner(m[7]))
       : m[9] ? link(m[9], inner(m[8])) : link(m[10], [m[10]]);
     const end = node ? pattern.lastIndex : m.index + (mark ?? m[0]).length; // not markup here: its first characters are text
@@ -47,8 +52,9 @@ export class Markdown {
     this.tail = "";    // the unfinished line
     this.trial = null; // while it is drawn: the nodes that go again
     // lists: open ones, outermost first, {indent, root, item}. block: what takes the next line of text. fence: open code {mark, indent,
-    // code}. row: the last line, if it may be a table's head, {line, nodes}. table: body of the open one. glued: the last line goes on.
-    this.state = {lists: [], block: null, fence: null, quote: null, row: null, table: null};
+    // language, code, open}. math: open mathematics. row: the last line, if it may be a table's head, {line, nodes}. table: body of the
+    // open one. glued: the last line goes on.
+    this.state = {lists: [], block: null, fence: null, math: false, quote: null, row: null, table: null};
   }
 
   push(text) {
@@ -121,7 +127,9 @@ export class Markdown {
       return this.#row(s.table, "td", line);
     s.table = null;
     if (!line)
-      s.block = s.row = null;
+      s.block = s.row = s.math = null;
+    else if (s.math)
+      this.#text(line.trimStart(), false);
     else if (s.row && !this.trial && line.includes("|") && TABLE.test(line))
       this.#table();
     else
@@ -154,18 +162,20 @@ export class Markdown {
 
   // End paragraph, lists and table; returns where the next block goes.
   #close() {
-    Object.assign(this.state, {lists: [], block: null, row: null, table: null});
+    Object.assign(this.state, {lists: [], block: null, math: false, row: null, table: null});
     return this.#target();
   }
 
-  // One line of the open block. Lines of a paragraph keep their breaks.
+  // One line of the open block. Lines of a paragraph keep their breaks. Mathematics over several lines stays as it is, up to an empty line.
   #text(line, glued) {
-    const s = this.state, nodes = inline(line).map((node) => node.nodeType ? node : document.createTextNode(node));
+    const s = this.state, inMath = s.math || (!glued && MATH.test(line));
+    const nodes = (inMath ? [line] : inline(line)).map((node) => node.nodeType ? node : document.createTextNode(node));
+    s.math = inMath && !(s.math && /\\\]|\$\$/.test(line));
     if (s.block.hasChildNodes() && !glued)
       nodes.unshift(el("br"));
     for (const node of nodes)
       this.#add(s.block, node);
-    s.row = line.includes("|") ? {line, nodes} : null;
+    s.row = line.includes("|") && !inMath ? {line, nodes} : null;
   }
 
   #item(indent, number, text) {
@@ -180,8 +190,14 @@ export class Markdown {
       list = {indent, root: this.#add(this.#target(), el(tag, {start: number > 1 && number}))};
     s.block = this.#add(list.root, el("li"));
     lists.push({...list, item: s.block});
-    if (text)
+    const task = TASK.exec(text);
+    if (task) {
+      s.block.className = "task";
+      s.block.append(el("input", {type: "checkbox", disabled: true, checked: task[1] !== " ", "aria-label": "Done"}));
+      this.#text(task[2], true);
+    } else if (text) {
       this.#text(text, false);
+    }
   }
 
   #fence(indent, mark, language) {
@@ -192,11 +208,11 @@ export class Markdown {
     this.#add(this.#target(), el("div", {class: "code"},
       el("div", {class: "bar"}, el("span", {}, language.slice(0, 40)), copyButton("Copy", () => code.textContent)),
       region("pre", "Code", code)));
-    Object.assign(s, {fence: {indent, mark, code}, block: null, row: null});
+    Object.assign(s, {fence: {indent, mark, language, code, open: ""}, block: null, row: null});
   }
 
   #fenceLine(raw, open) {
-    const {indent, mark, code} = this.state.fence;
+    const {indent, mark, language, code, open: within} = this.state.fence;
     const trimmed = raw.trim();
     if (trimmed && trimmed.startsWith(mark) && trimmed === mark[0].repeat(trimmed.length)) {
       this.state.fence = null;
@@ -206,7 +222,10 @@ export class Markdown {
     }
     if (this.trial && trimmed && mark.startsWith(trimmed))
       return; // it may become the end of the block
-    this.#add(code, document.createTextNode(raw.replace(new RegExp(`^ {0,${indent}}`), "") + (open || this.trial ? "" : "\n")));
+    const line = colour(language, raw.replace(new RegExp(`^ {0,${indent}}`), ""), within);
+    for (const node of [...line.nodes, open || this.trial ? "" : "\n"])
+      this.#add(code, node.nodeType ? node : document.createTextNode(node));
+    this.state.fence = {...this.state.fence, open: line.open};
   }
 
   // The last line was a table's head.

@@ -5,7 +5,7 @@ import {ApiError, getJson} from "./api.js";
 const PERIOD = 1000, POINTS = 60;
 
 const whole = (n) => Math.round(n || 0).toLocaleString("en");
-const share = (part, all, of) => all > 0 ? `${(100 * part / all).toFixed(1)} % of ${of}` : "";
+const share = (part, all, of) => part >= 0 && all > 0 ? `${(100 * part / all).toFixed(1)} % of ${of}` : "";
 
 function bytes(n) {
   const unit = Math.min(4, Math.max(0, Math.floor(Math.log2(n) / 10)));
@@ -20,8 +20,8 @@ const ROWS = {
   "Hit rate": (s) => share(s.cached_tokens, s.lookup_tokens, "prompt tokens"),
   "Acceptance": (s) => share(s.accepted, s.drafted, "drafts"),
   "Tokens": (s) => `${whole(s.prompt_tokens)} in, ${whole(s.generation_tokens)} out`,
-  "Context": (s) => s.context && `${whole(s.context)} tokens`,
-  "Up": (s) => s.uptime_s && s.uptime_s < 5400 ? `${whole(s.uptime_s / 60)} min` : `${(s.uptime_s / 3600).toFixed(1)} h`,
+  "Context": (s) => s.context > 0 && `${whole(s.context)} tokens`,
+  "Up": (s) => s.uptime_s >= 5400 ? `${(s.uptime_s / 3600).toFixed(1)} h` : s.uptime_s >= 0 && `${whole(s.uptime_s / 60)} min`,
 };
 const MEMORY = {weights_packed: "Weights, packed", weights_mapped: "Weights, mapped", cache: "Cache", activations: "Activations",
   scratch: "Scratch", total: "Total"};
@@ -65,7 +65,7 @@ export class Panel {
   }
 
   #show(raw) {
-    const status = Object.fromEntries(Object.entries(raw).filter(([, value]) => value > 0));
+    const status = Object.fromEntries(Object.entries(raw).filter(([, value]) => value >= 0 && value !== null));
     const now = performance.now(), {last} = this;
     const rate = (name) => last ? Math.max(0, (status[name] - last[name]) * 1000 / (now - this.time) || 0) : 0;
     const written = rate("generation_tokens");

@@ -1,0 +1,69 @@
+#include "server/tenant.h"
+
+bool di_places_fit(const struct di_places *p, const struct di_tenant *t, size_t n)
+{
+    size_t tenants = p->tenants + (t->answers == 0);
+    if (p->used + n <= p->limit || p->used == 0)
+        return true;
+    return tenants > 1 && (t->answers == 0 || t->answers + n <= p->limit / tenants);
+}
+
+static void add(struct di_places *p, struct di_tenant *t, size_t n)
+{
+    p->tenants += t->answers == 0 && n > 0;
+    p->used += n;
+    t->answers += n;
+}
+
+static void subtract(struct di_places *p, struct di_tenant *t, size_t n)
+{
+    p->used -= n;
+    t->answers -= n;
+    p->tenants -= t->answers == 0 && n > 0;
+}
+
+bool di_places_change(struct di_places *p, struct di_tenant *t, size_t old, size_t n)
+{
+    subtract(p, t, old);
+    bool fits = n <= old || di_places_fit(p, t, n);
+    add(p, t, fits ? n : old);
+    return fits;
+}
+
+void di_turns_init(struct di_turns *t, size_t kind)
+{
+    *t = (struct di_turns){.last = &t->first, .kind = kind};
+}
+
+static void append(struct di_turns *t, struct di_tenant *owner)
+{
+    owner->turn[t->kind].next = NULL;
+    *t->last = owner;
+    t->last = &owner->turn[t->kind].next;
+}
+
+void di_turns_add(struct di_turns *t, struct di_tenant *owner, struct di_job *job)
+{
+    job->next = NULL;
+    if (!owner->turn[t->kind].first) {
+        owner->turn[t->kind].last = &owner->turn[t->kind].first;
+        append(t, owner);
+    }
+    *owner->turn[t->kind].last = job;
+    owner->turn[t->kind].last = &job->next;
+}
+
+struct di_job *di_turns_next(struct di_turns *t)
+{
+    struct di_tenant *owner = t->first;
+    if (!owner)
+        return NULL;
+    struct di_job *job = owner->turn[t->kind].first;
+    t->first = owner->turn[t->kind].next;
+    if (!t->first)
+        t->last = &t->first;
+    owner->turn[t->kind].first = job->next;
+    if (job->next)
+        append(t, owner);
+    return job;
+}

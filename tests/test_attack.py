@@ -1,0 +1,149 @@
+#!/usr/bin/env python3
+"""deepinfer serve against clients that take what they can: memory, the queue, the threads that read, the log. usage: test_attack.py --binary FILE"""
+import json
+import random
+import sys
+import time
+
+from serving import Server, Stream, bearer, chat_body, chat_request, key_line, run_tests
+
+SLOW = "".join(random.Random(1).choices("abcdefghijklmnop", k=1000000))  # one word of a million letters: half a second to tokenize
+
+
+def post(path, body, headers=None):
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    lines = {"Host": "localhost", "Content-Type": "application/json", "Content-Length": len(data), **(headers or {})}
+    return f"POST {path} HTTP/1.1\r\n".encode() + "".join(f"{k}: {v}\r\n" for k, v in lines.items()).encode() + b"\r\n" + data
+
+
+def send(s, request):
+    c = s.connect()
+    c.sendall(request)
+    return c
+
+
+# ---------------------------------------------------------------- tenants
+
+
+def test_the_tenant_holds_on_every_path(program):
+    keys = program.write(key_line("alpha", "team-a") + key_line("beta", "team-b") + key_line("gamma", "team-c", "rate=12")
+                         + key_line("delta", "team-d", "concurrency=1"))
+    log = program.path("log")
+    with Server(program, "--api-keys", keys, "--response-store", 1, "--access-log", log) as s:
+        a, b = bearer("alpha"), bearer("beta")
+        r = s.post("/v1/responses", {"input": "hi", "max_output_tokens": 2}, a)
+        path = "/v1/responses/" + r.json()["id"]
+        yield s.get(path, b).status == 404 and s.get(path, b, "DELETE").status == 404, "of another tenant"
+        yield s.get(path, a).status == 200 and s.get(path, a).json()["id"] == r.json()["id"], "its owner reads it"
+        yield s.get(path, a, "DELETE").json()["deleted"] is True and s.get(path, a).status == 404, "and deletes it"
+        # A turn that is remembered counts as what was sampled, for its tenant and its salt alone.
+        eos = s.post("/tokenize", {"prompt": "<｜end▁of▁sentence｜>", "add_special_tokens": False}, a).json()["tokens"]
+        tools = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}]
+        fields = {"tools": tools, "cache_salt": "one"}
+        first = {"role": "user", "content": "Tell me."}
+        for seed in range(200):  # until a turn ends by itself, with reasoning and text
+            r = s.post("/v1/chat/completions", {"messages": [first], **fields, "seed": seed, "max_tokens": 300,
+                                                "logit_bias": {str(eos[0]): 4}, "thinking_token_budget": 8}, a).json()
+            m = r["choices"][0]["message"]
+            if r["choices"][0]["finish_reason"] == "stop" and m["content"] and m.get("reasoning_content") and not m.get("tool_calls"):
+                break
+        yield m["content"] and m["reasoning_content"], r
+        turn = [first, {"role": "assistant", "content": m["content"]}, {"role": "user", "content": "Go on."}]
+        counts = {}
+        for name, key, salt in (("own", a, "one"), ("salt", a, "two"), ("none", a, None), ("other", b, "one")):
+            counts[name] = s.post("/tokenize", {"messages": turn, "tools": tools, **({"cache_salt": salt} if salt else {})}, key).json()["count"]
+        used = s.post("/v1/chat/completions", {"messages": turn, **fields, "max_tokens": 1}, a).json()["usage"]["prompt_tokens"]
+        yield counts["own"] == used, (counts, used)
+        yield counts["own"] > counts["salt"] == counts["none"] == counts["other"], ("hidden reasoning is its owner's", counts)
+        # Limits of a key count every path.
+        statuses = [s.post("/tokenize", {"prompt": "a"}, bearer("gamma")).status for _ in range(4)]
+        yield statuses == [200, 200, 429, 429], statuses
+        c = send(s, post("/v1/chat/completions", chat_body("hi", stream=True, max_tokens=5000, ignore_eos=True), bearer("delta")))
+        c.recv(100)
+        yield s.get("/v1/models", bearer("delta")).status == 429, "concurrency"
+        c.close()
+    with open(log) as f:
+        lines = f.read().split("\n")
+    yield all("tenant=team-" in line for line in lines if "POST" in line or "/v1/" in line), lines[:5]
+
+
+def test_who_floods_the_queue(program):
+    """Heads without a body hold no place, samples hold one each, and a full queue is no other tenant's fault."""
+    keys = program.write(key_line("alpha", "team-a") + key_line("beta", "team-b"))
+    with Server(program, "--api-keys", keys, "--max-batch", 1, "--max-queue", 20) as s:
+        def load():
+            return s.get("/load", bearer("alpha")).json()["server_load"]
+
+        heads = [send(s, post("/v1/chat/completions", b"", {**bearer("alpha"), "Content-Length": 1000})) for _ in range(100)]
+        yield s.chat(headers=bearer("alpha"), max_tokens=1).status == 200 and load() == 0, "heads"
+        for c in heads:
+            c.close()
+        endless = {"max_tokens": 60000, "ignore_eos": True}
+        held = [send(s, chat_request(headers=bearer("alpha"), n=16, **endless))]
+        yield s.until(lambda: load() == 16) is not None, "each sample has a place"
+        r = s.chat(headers=bearer("alpha"), n=16, **endless)
+        yield r.status == 429 and r.headers["retry-after"] == "1" and load() == 16, r
+        held += [send(s, chat_request(headers=bearer("alpha"), **endless)) for _ in range(5)]
+        yield s.until(lambda: load() == 21) is not None, "full"
+        yield s.chat(headers=bearer("alpha"), max_tokens=1).status == 429, "for the one who filled it"
+        c = s.stream(headers=bearer("beta"), max_tokens=2)
+        yield s.until(lambda: load() == 22) is not None, "not for another tenant"
+        held.pop(0).close()
+        yield list(c.events())[-1] == "[DONE]", "it is answered"
+        for c in held:
+            c.close()
+        yield s.until(lambda: load() == 0) is not None, "all given back"
+        m = s.metrics(bearer("alpha"))
+        yield m["deepinfer_requests_limited_total"] == 2, m["deepinfer_requests_limited_total"]
+
+
+def test_large_bodies_of_another_tenant(program):
+    """Ten bodies that take long to read: another tenant's waits for one of them, and its stream says so by the clock."""
+    keys = program.write(key_line("alpha", "team-a") + key_line("beta", "team-b"))
+    large = chat_body("hi", max_tokens=1, metadata={"a": "b" * 600000})
+    with Server(program, "--api-keys", keys, "--keep-alive-comment", 0.1) as s:
+        flood = post("/v1/chat/completions", chat_body(SLOW), bearer("alpha"))
+        held = [send(s, flood) for _ in range(10)]
+        s.until(lambda: s.get("/load", bearer("alpha")).json()["server_load"] >= 8)
+        begin = time.monotonic()
+        c = send(s, post("/v1/chat/completions", {**large, "stream": True}, bearer("beta")))
+        stream = Stream(c)
+        events = stream.events()
+        first = next(events)
+        waited = time.monotonic() - begin
+        rest = list(events)
+        ended = time.monotonic() - begin
+        yield rest[-1] == "[DONE]" and stream.complete, rest[-3:]
+        # A refusal after the first comment is an event of the stream.
+        c = Stream(send(s, post("/v1/chat/completions", {**large, "stream": True, "temperature": "hot"}, bearer("beta"))))
+        refused = list(c.events()) if c.head() == 200 else []
+        yield c.status == 400 or (refused[-1] == "[DONE]" and "temperature" in refused[-2]["error"]["message"]), (c.status, refused[-2:])
+        for h in held:
+            h.recv(1000)
+            h.close()
+        yield s.until(lambda: s.get("/load", bearer("alpha")).json()["server_load"] == 0) is not None, "all are answered"
+        whole = time.monotonic() - begin
+        yield ended < whole / 3, f"{ended:.2f} s of {whole:.2f} s for all"
+        yield waited < (2 if program.sanitized else 0.6) and (first == ": keep-alive" or ended < 0.3), (waited, first)
+
+
+def test_health_is_about_the_engine(program):
+    """Clients that send slowly, or send much to read, do not make it sick."""
+    with Server(program, "--stall-timeout", 0.3, "--body-timeout", 30) as s:
+        slow = send(s, chat_request()[:-5])
+        large = [send(s, post("/v1/chat/completions", chat_body(SLOW))) for _ in range(3)]
+        end = time.monotonic() + 1.5
+        answers = set()
+        while time.monotonic() < end:
+            answers.add(s.get("/health").status)
+            time.sleep(0.05)
+        yield answers == {200}, answers
+        for c in [slow, *large]:
+            c.close()
+
+
+TESTS = [test_the_tenant_holds_on_every_path, test_who_floods_the_queue, test_large_bodies_of_another_tenant, test_health_is_about_the_engine]
+
+
+if __name__ == "__main__":
+    sys.exit(run_tests(__doc__, TESTS))
