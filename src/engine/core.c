@@ -556,6 +556,15 @@ static void enter_computed(struct di_core *e, const struct di_launch *l)
 }
 
 /* Wait for a launch and hand its results out. */
+/* A launch behind a failed one finds all its requests ended: that is no success. */
+static bool computed_any(const struct di_launch *l)
+{
+    for (int k = 0; k < l->n_chunks; k++)
+        if (l->computed[k])
+            return true;
+    return false;
+}
+
 static di_status handle(struct di_core *e, struct di_launch *l, di_error *err)
 {
     int64_t before = di_clock_ns();
@@ -569,8 +578,9 @@ static di_status handle(struct di_core *e, struct di_launch *l, di_error *err)
         di_metrics_add(&e->metrics, DI_HISTOGRAM_STEP_GAP_TIME, l->started_ns - e->last_ended_ns);
     }
     e->last_ended_ns = l->ended_ns;
-    e->stats.failing = l->status != DI_OK;
-    if (e->stats.failing) {
+    if (l->status != DI_OK || computed_any(l))
+        e->stats.failing = l->status != DI_OK;
+    if (l->status != DI_OK) {
         if (err)
             *err = l->err;
         end_all(e, &l->err);

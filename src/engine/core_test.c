@@ -40,7 +40,9 @@ static void next_logits(const int32_t *tokens, int64_t n, float *logits)
 
 struct null_model {
     size_t block_bytes;
-    _Atomic bool fail; /* set while the worker runs */
+    _Atomic bool fail;     /* set while the worker runs */
+    _Atomic int fail_once; /* at this call, counted down to 1; then it is -1 and chunks are counted */
+    _Atomic int chunks_after;
     long wrong_marks;
 };
 
@@ -55,6 +57,12 @@ static di_status null_compute(void *ctx, const struct di_step *step, di_error *e
     struct null_model *m = ctx;
     if (m->fail)
         return di_fail(err, DI_ERR_INTERNAL, "null", "told to fail");
+    if (m->fail_once < 0)
+        m->chunks_after += step->n_chunks;
+    if (m->fail_once > 0 && --m->fail_once == 0) {
+        m->fail_once = -1;
+        return di_fail(err, DI_ERR_INTERNAL, "null", "told to fail once");
+    }
     for (int k = 0, out = 0; k < step->n_chunks; k++) {
         const struct di_chunk *c = &step->chunks[k];
         const int32_t *tokens = step->tokens[k];
@@ -508,6 +516,41 @@ static void test_failing_model_ends_all(void **state)
     di_core_destroy(e);
 }
 
+/* The step that was launched behind the failed one computes nothing for its requests, and ends nobody who came later. */
+static void test_after_a_failed_step(void **state)
+{
+    (void)state;
+    for (int call = 1; call <= 6; call++) {
+        struct null_model m = {.fail_once = call};
+        struct di_core *e = create(&m, 2, 64, 40);
+        struct watch w[3];
+        bool busy = true;
+        di_status status = DI_OK;
+        rng_state = 11;
+        for (int i = 0; i < 3; i++) {
+            make(&w[i]);
+            w[i].n_prompt = 3;
+            w[i].max_tokens = 20;
+            w[i].n_save_at = 0;
+            w[i].stop_after = 0;
+            if (i < 2)
+                submit(e, &w[i], 0, 0);
+        }
+        while (busy && status == DI_OK)
+            status = di_core_step(e, &busy, NULL);
+        assert_int_equal(status, DI_ERR_INTERNAL);
+        assert_true(w[0].over && w[1].over && di_core_stats(e).failing);
+        assert_int_equal(di_core_flush(e, NULL), DI_OK);
+        assert_true(di_core_stats(e).failing);
+        assert_int_equal(m.chunks_after, 0);
+        submit(e, &w[2], 0, 0);
+        for (busy = true; busy;)
+            assert_int_equal(di_core_step(e, &busy, NULL), DI_OK);
+        assert_true(w[2].over && w[2].end != DI_END_ERROR && !di_core_stats(e).failing);
+        di_core_destroy(e);
+    }
+}
+
 static void test_refusals(void **state)
 {
     (void)state;
@@ -551,6 +594,7 @@ int main(void)
         cmocka_unit_test(test_state_at_chosen_positions),
         cmocka_unit_test(test_deadline),
         cmocka_unit_test(test_failing_model_ends_all),
+        cmocka_unit_test(test_after_a_failed_step),
         cmocka_unit_test(test_refusals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -134,6 +134,8 @@ static void execute(struct di_pipeline *p, struct di_launch *l)
         step.kv.pages = l->pages;
         l->status = p->params.compute(p->params.ctx, &step, &l->err);
     }
+    for (int i = 0; i < n && l->status != DI_OK; i++) /* the next launch would read tokens that nobody sampled */
+        p->lanes[p->live[i].slot].ended = true;
     for (int i = 0, c = 0; i < n_logits && l->status == DI_OK; i++, c++) {
         while (p->live[c].row0 + p->live[c].n - 1 != p->logit_rows[i])
             c++;
