@@ -56,7 +56,7 @@ DI_API const char *di_version(void);
  *
  * Threads. Step, flush, run and close: one thread at a time, the driver. Everything else: any thread, at any time between open and close.
  * No lock is held while the model computes or a callback runs. A call with a NULL handle is refused with DI_ERR_INVALID (or does nothing);
- * a handle must not be used after di_engine_close.
+ * a handle must not be used after di_engine_close, nor in a child of fork.
  *
  * The same bits. A request's tokens depend on its prompt, its sampling and its seed, never on what runs beside it or how it was scheduled.
  *

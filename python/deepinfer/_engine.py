@@ -3,39 +3,40 @@ from __future__ import annotations
 
 import ctypes
 import itertools
-import json
+import os
 import threading
 from ctypes import byref, c_int, c_int32, c_int64, c_size_t, c_void_p, sizeof
-from typing import Any, Callable, Iterable, Mapping, Optional, Protocol, Sequence, Union
+from typing import Any, Callable, NoReturn, Optional, Protocol, Sequence, Union
 
+from . import _check
 from . import _library as lib
 from .errors import DeepInferError, InvalidError, make_error
 from .outputs import CompletionOutput, Delta, Histogram, Logprob, RequestMetrics, RequestOutput, ToolCall, TokenRecord, Usage
 from .params import SEED_MASK, SamplingParams
 
 Prompt = Union[str, Sequence[int]]
+FIELDS = {name: kind for name, kind, *_ in lib.EngineConfig._fields_}
+
+
+class Process:
+    """Counts forks: the threads of an engine stay in the process that opened it."""
+
+    forks = 0
+
+    @classmethod
+    def forked(cls) -> None:
+        cls.forks += 1
+
+
+os.register_at_fork(after_in_child=Process.forked)
 
 
 class Sink(Protocol):
     def take(self, out: lib.Output) -> None: ...
 
 
-def ids_array(ids: Iterable[int], name: str) -> "ctypes.Array[c_int32]":
-    try:
-        values = [int(i) for i in ids]
-    except (TypeError, ValueError):
-        raise InvalidError("invalid", "must be a list of token ids", name) from None
-    for place, i in enumerate(values):
-        if not -(1 << 31) <= i < 1 << 31:
-            raise InvalidError("invalid", f"token id {i} at position {place} is no 32-bit number", name)
-    return (c_int32 * max(len(values), 1))(*values)
-
-
-def bias_list(bias: "Mapping[int, float]") -> "list[lib.Bias]":
-    try:
-        return [lib.Bias(int(k), float(v)) for k, v in bias.items()]
-    except (AttributeError, TypeError, ValueError):
-        raise InvalidError("invalid", "must be a mapping from token ids to numbers", "logit_bias") from None
+def ids_array(ids: Sequence[int]) -> "ctypes.Array[c_int32]":
+    return (c_int32 * max(len(ids), 1))(*ids)
 
 
 def split_seed(seed: int, number: int) -> int:
@@ -48,19 +49,20 @@ def split_seed(seed: int, number: int) -> int:
 
 class Engine:
     """Submit, cancel, encode, decode and stats: any thread. Stepping: whoever holds `drive`; drive_until takes it for each step, so that any number of
-    threads may wait for their requests at once. With start() a thread of the library drives and one of ours hands records out."""
+    threads may wait for their requests at once. With start() a thread of the library drives and one of ours hands records out. In a child after
+    fork every call is refused and closing does nothing: neither the threads nor the locks that they held are there."""
 
-    def __init__(self, model: str, seed: int = 0, **options: Any) -> None:
+    def __init__(self, model: "str | os.PathLike[str]", seed: int = 0, **options: Any) -> None:
         self.lib = lib.use_library()
         self.handle: Optional[c_void_p] = None
+        self.forks = Process.forks
         config = lib.EngineConfig()
         self.lib.di_engine_config_init(byref(config), sizeof(config))
-        config.model = str(model).encode()
+        config.model = _check.path(model, "model")
         for name, value in options.items():
             if value is not None:
                 self._set(config, name, value)
-        if not 0 <= seed <= SEED_MASK:
-            raise InvalidError("invalid", "must be a whole number from 0 to 2^63-1", "seed")
+        seed = _check.whole(seed, "seed", 0, SEED_MASK)
         handle, err = c_void_p(), lib.Error()
         self._check(self.lib.di_engine_open(byref(config), byref(handle), byref(err)), err)
         self.handle, self.seed = handle, seed
@@ -74,10 +76,10 @@ class Engine:
 
     @staticmethod
     def _set(config: lib.EngineConfig, name: str, value: Any) -> None:
-        try:
-            setattr(config, name, value.encode() if isinstance(value, str) else int(value))
-        except (TypeError, ValueError):
-            raise InvalidError("invalid", f"{value!r} is not what it takes", name) from None
+        if FIELDS[name] is ctypes.c_char_p:
+            setattr(config, name, _check.text(value, name, zero_bytes=False))
+        else:
+            setattr(config, name, _check.whole(value, name, *(_check.INT64 if FIELDS[name] is c_int64 else _check.INT32)))
 
     def _check(self, status: int, err: lib.Error) -> None:
         if status:
@@ -91,14 +93,21 @@ class Engine:
     def live(self) -> c_void_p:
         if self.handle is None:
             raise InvalidError("invalid", "it is closed", "engine")
+        if self.forks != Process.forks:
+            raise InvalidError("invalid", "it was opened before this process was forked and cannot be used here; open one in the child", "engine")
         return self.handle
 
     def close(self) -> None:
-        """Requests at work end as aborted. Not while another thread uses the engine."""
+        """Requests at work end as aborted. Not while another thread uses the engine. In a forked child the memory stays with the parent."""
+        if self.handle is not None and self.forks != Process.forks:
+            self.handle = self.reader = None
         if self.handle is not None:
             self.stop()
             handle, self.handle = self.handle, None
             self.lib.di_engine_close(handle)
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("an engine can neither be pickled nor copied; open one in each process")
 
     def __del__(self) -> None:
         if getattr(self, "handle", None) is not None:
@@ -107,13 +116,14 @@ class Engine:
     # ---- text
 
     def encode(self, text: str, control: bool) -> list[int]:
-        data, err, n = text.encode(), lib.Error(), c_size_t()
+        data, err, n = _check.text(text, "text"), lib.Error(), c_size_t()
         ids = (c_int32 * (len(data) + 1))()
         self._check(self.lib.di_engine_encode(self.live, data, len(data), control, ids, len(ids), byref(n), byref(err)), err)
         return list(ids[:n.value])
 
     def decode(self, ids: Sequence[int]) -> str:
-        array, err, n = ids_array(ids, "ids"), lib.Error(), c_size_t()
+        ids = _check.ids(ids, "ids")
+        array, err, n = ids_array(ids), lib.Error(), c_size_t()
         size = 16 * len(ids) + 256
         while True:
             text = ctypes.create_string_buffer(size)
@@ -127,34 +137,22 @@ class Engine:
     def _sampling(self, p: SamplingParams, seed: int, always_logprobs: bool) -> "tuple[lib.SamplingOptions, list[Any]]":
         o = lib.SamplingOptions()
         self.lib.di_sampling_options_init(byref(o), sizeof(o))
-        for name in ("temperature", "top_p", "min_p", "top_k", "repetition_penalty", "presence_penalty", "frequency_penalty"):
-            self._set_number(o, name, getattr(p, name))
-        for name, value in (("seed", seed), ("max_tokens", 0 if p.max_tokens is None else p.max_tokens or 1),
-                            ("min_tokens", max(p.min_tokens, p.first_n_token_no_eos)), ("top_logprobs", p.n_alternatives)):
-            self._set_number(o, name, value)
+        for name in ("temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty"):
+            setattr(o, name, float(getattr(p, name)))
+        o.top_k, o.seed, o.max_tokens = int(p.top_k), seed, 0 if p.max_tokens is None else int(p.max_tokens) or 1
+        o.min_tokens, o.top_logprobs = max(int(p.min_tokens), int(p.first_n_token_no_eos)), p.n_alternatives
         o.ignore_eos, o.logprobs = bool(p.ignore_eos), p.wants_logprobs or always_logprobs
         o.include_stop, o.show_control = bool(p.include_stop_str_in_output), not p.skip_special_tokens
         stops = [s.encode() for s in p.stops]
         stop = (ctypes.c_char_p * max(len(stops), 1))(*stops)
-        stop_ids = ids_array(p.stop_token_ids or (), "stop_token_ids")
-        pairs = bias_list(p.logit_bias or {})
+        end_ids = _check.ids(p.stop_token_ids or (), "stop_token_ids")
+        stop_ids = ids_array(end_ids)
+        pairs = [lib.Bias(*pair) for pair in _check.bias(p.logit_bias or {}, "logit_bias")]
         bias = (lib.Bias * max(len(pairs), 1))(*pairs)
         o.stop, o.n_stop = stop, len(stops)
-        o.stop_ids, o.n_stop_ids = stop_ids, len(p.stop_token_ids or ())
+        o.stop_ids, o.n_stop_ids = stop_ids, len(end_ids)
         o.bias, o.n_bias = bias, len(pairs)
         return o, [stop, stop_ids, bias]
-
-    @staticmethod
-    def _set_number(o: lib.SamplingOptions, name: str, value: Any) -> None:
-        whole = isinstance(getattr(o, name), int)
-        if whole and not (isinstance(value, int) and -(1 << 63) <= value < 1 << 63):
-            raise InvalidError("invalid", f"must be a whole number, not {value!r}", name)
-        try:
-            setattr(o, name, value)
-        except TypeError:
-            raise InvalidError("invalid", f"must be a number, not {value!r}", name) from None
-        if whole and getattr(o, name) != value:
-            raise InvalidError("invalid", f"{value} is out of range", name)
 
     def _submission(self) -> lib.Submission:
         s = lib.Submission()
@@ -166,35 +164,31 @@ class Engine:
                save_at: Sequence[int] = ()) -> int:
         """Queue a prompt (text or ids) or a chat request; its records go to `sink`. `first`: the one that this is a further answer beside.
         The engine's id of the request."""
+        params.check()
         number = next(self.numbers)
         sink.seed = first.seed if first is not None else params.chosen_seed
         seed = sink.seed = split_seed(self.seed, number) if sink.seed is None else sink.seed
         s = self._submission()
         keep: list[Any] = []
         if request is not None:
-            s.json = json.dumps({**params.request_fields(seed), **request}).encode()
+            s.json = _check.fields({**params.request_fields(seed), **request})
             s.json_bytes = len(s.json)
         elif isinstance(prompt, str):
-            try:
-                s.text = prompt.encode()
-            except UnicodeEncodeError:
-                raise InvalidError("invalid", "the prompt has characters that are no text (lone surrogates)", "prompt") from None
-            s.text_bytes = len(prompt.encode())
+            s.text = _check.text(prompt, "prompt")
+            s.text_bytes = len(s.text)
         else:
-            ids = ids_array(prompt if prompt is not None else (), "prompt_token_ids")
-            s.ids, s.n_ids = ids, len(prompt if prompt is not None else ())
-            keep.append(ids)
+            given = _check.ids(() if prompt is None else prompt, "prompt_token_ids")
+            s.ids, s.n_ids = ids_array(given), len(given)
         if request is None:
             options, more = self._sampling(params, seed, always_logprobs)
             s.sampling = ctypes.pointer(options)
             keep += [options, more]
         if params.golden_token_ids is not None:
-            forced = ids_array(params.golden_token_ids, "golden_token_ids")
-            s.forced, s.n_forced = forced, len(params.golden_token_ids)
-            keep.append(forced)
+            forced = _check.ids(params.golden_token_ids, "golden_token_ids")
+            s.forced, s.n_forced = ids_array(forced), len(forced)
         if save_at:
-            s.save_at, s.n_save_at = ids_array(save_at, "save_at"), len(save_at)
-        s.tenant, s.priority, s.n_samples = tenant, priority, params.n
+            s.save_at, s.n_save_at = ids_array(save_at), len(save_at)
+        s.tenant, s.priority, s.n_samples = tenant, _check.whole(priority, "priority", *_check.INT32), params.n
         s.sample, s.after = sink.completion.index, 0 if first is None else first.id
         return self._queue(sink, number, s, self.lib.di_engine_submit)
 
@@ -203,8 +197,9 @@ class Engine:
         """Queue a branch of a live request (di_engine_fork). Without params it is sampled as its parent."""
         number = next(self.numbers)
         s = self._submission()
-        s.fork_at, s.priority = at, priority
+        s.fork_at, s.priority = _check.whole(at, "at", 0), _check.whole(priority, "priority", *_check.INT32)
         if params is not None:
+            params.check()
             seed = params.chosen_seed if params.chosen_seed is not None else split_seed(self.seed, number)
             options, keep = self._sampling(params, seed, always_logprobs)
             s.sampling = ctypes.pointer(options)
@@ -221,7 +216,7 @@ class Engine:
         return rid.value
 
     def cancel(self, request: int) -> bool:
-        return self.handle is not None and bool(self.lib.di_engine_cancel(self.handle, request))
+        return self.handle is not None and self.forks == Process.forks and bool(self.lib.di_engine_cancel(self.handle, request))
 
     # ---- driving
 
@@ -241,6 +236,7 @@ class Engine:
 
     def drive_until(self, done: Callable[[], bool]) -> None:
         while not done():
+            self.live  # before a lock that a thread of the parent may have held
             with self.drive:
                 if not done():
                     self.step()

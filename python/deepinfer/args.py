@@ -5,6 +5,7 @@ import dataclasses
 import warnings
 from typing import Any, Callable, Optional
 
+from . import _check
 from .errors import InvalidError, UnsupportedError
 
 OURS = {"threads", "isa", "numerics", "max_batch", "prefill_chunk", "cache_blocks", "context", "state_slots", "replay", "replay_rows",
@@ -59,7 +60,7 @@ ONLY = {"load_format": ("auto", ["dummy"]), "engine_type": ("NORMAL", ["PROMPT",
 _warned: set[str] = set()
 
 
-def engine_options(model: str, given: dict[str, Any]) -> dict[str, Any]:
+def engine_options(model: Any, given: dict[str, Any]) -> dict[str, Any]:
     """Options of Engine from keyword arguments. Unknown names are a TypeError."""
     options: dict[str, Any] = {}
     for name, value in given.items():
@@ -68,7 +69,7 @@ def engine_options(model: str, given: dict[str, Any]) -> dict[str, Any]:
         if name in OURS or name in MAPPED:
             options[MAPPED.get(name, name)] = value
         elif name == "enable_prefix_caching":
-            options["no_reuse"] = not value
+            options["no_reuse"] = int(not _check.truth(value, name))
         elif name == "tokenizer":
             if str(value) != str(model):
                 raise UnsupportedError("unsupported", "the tokenizer is the model's own; another one is not supported", name)
@@ -92,7 +93,8 @@ def engine_options(model: str, given: dict[str, Any]) -> dict[str, Any]:
 
 @dataclasses.dataclass
 class EngineArgs:
-    """For LLMEngine.from_engine_args: DeepInfer's names with its defaults, where a default means something here."""
+    """For LLMEngine.from_engine_args: DeepInfer's names with its defaults, where a default means something here. The fields are the arguments of
+    LLM and LLMEngine under their usual names; help(LLM) says what each does, docs/deepinfer.md what is ignored."""
 
     model: str
     tokenizer: Optional[str] = None

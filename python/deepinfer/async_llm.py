@@ -2,12 +2,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from typing import Any, AsyncIterator, Mapping, Optional, Sequence
 
 from . import _library as lib
 from ._engine import Collector, Engine, delta_of
 from .args import engine_options
-from .llm import as_prompt
+from .llm import OnePrompt, as_messages, as_params, as_prompt
 from .outputs import Delta, Histogram
 from .params import SamplingParams
 from .tokenizer import Tokenizer
@@ -33,20 +34,31 @@ class _Stream(Collector):
 
 
 class AsyncLLM:
-    """generate and chat are asynchronous iterators of Delta; leaving one early cancels its request. Any number at once, from any event loops."""
+    """generate and chat are asynchronous iterators of Delta; leaving one early cancels its request. Any number at once, from any event loops.
 
-    def __init__(self, model: str, *, seed: int = 0, **engine_args: Any) -> None:
+    model, seed, engine_args: as for LLM."""
+
+    def __init__(self, model: "str | os.PathLike[str]", *, seed: int = 0, **engine_args: Any) -> None:
         self.engine = Engine(model, seed, **engine_options(model, engine_args))
         self.engine.start()
 
-    def generate(self, prompt: Any, sampling_params: Optional[SamplingParams] = None, *, priority: int = 0) -> AsyncIterator[Delta]:
-        """The pieces' text, joined, is the answer's text; the last piece has finished=True and the whole as `output`."""
-        return self._stream(sampling_params or SamplingParams(), prompt, {"prompt": as_prompt(prompt), "priority": priority})
+    def generate(self, prompt: OnePrompt, sampling_params: Optional[SamplingParams] = None, *, priority: int = 0) -> AsyncIterator[Delta]:
+        """The pieces' text, joined, is the answer's text; the last piece has finished=True and the whole as `output`.
+
+        prompt: a text, a list of token ids, or a mapping with prompt or prompt_token_ids.
+        sampling_params: SamplingParams with n=1; None: SamplingParams().
+        priority: lower ones run earlier."""
+        return self._stream(as_params(sampling_params), prompt, {"prompt": as_prompt(prompt), "priority": priority})
 
     def chat(self, messages: Sequence[Mapping[str, Any]], sampling_params: Optional[SamplingParams] = None, *, priority: int = 0,
              **request: Any) -> AsyncIterator[Delta]:
-        how = {"request": {**request, "messages": list(messages)}, "priority": priority}
-        return self._stream(sampling_params or SamplingParams(), messages, how)
+        """The same for a conversation; pieces have text or reasoning, tool calls are in the last one's output.
+
+        messages: a list of mappings with role and content.
+        sampling_params, priority: as for generate.
+        request: further fields of a chat request, as for LLM.chat."""
+        how = {"request": {**request, "messages": as_messages(messages)}, "priority": priority}
+        return self._stream(as_params(sampling_params), messages, how)
 
     async def _stream(self, params: SamplingParams, prompt: Any, how: "dict[str, Any]") -> AsyncIterator[Delta]:
         stream = _Stream(self.engine, prompt, params)
@@ -68,9 +80,11 @@ class AsyncLLM:
                 self.engine.cancel(stream.id)
 
     def get_tokenizer(self) -> Tokenizer:
+        """The model's tokenizer."""
         return Tokenizer(self.engine)
 
     def stats(self) -> "dict[str, int]":
+        """Counters since the model was opened; docs/statistics.md says what each means."""
         return self.engine.stats()
 
     def histograms(self) -> "dict[str, Histogram]":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 class DeepInferError(Exception):
     def __init__(self, code: str, message: str, where: str = "") -> None:
-        super().__init__(message)
+        super().__init__(code, message, where)  # what it is made from again when it is copied or comes from another process
         self.code, self.message, self.where = code, message, where
 
     def __str__(self) -> str:

@@ -95,6 +95,14 @@ class RequestOutput(str):
         self.finished, self.num_cached_tokens, self.metrics = True, usage.cached_tokens, metrics or RequestMetrics()
         return self
 
+    def __reduce__(self) -> "tuple[Any, ...]":
+        return _restored, (type(self), str(self)), self.__dict__
+
+
+def _restored(cls: "type[RequestOutput]", text: str) -> RequestOutput:
+    """A copy or what came from another process, before its attributes are set."""
+    return str.__new__(cls, text)
+
 
 @dataclasses.dataclass
 class Delta:

@@ -4,6 +4,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Mapping, Optional, Sequence, Union
 
+from . import _check
 from .errors import InvalidError, UnsupportedError
 
 SEED_MASK = (1 << 63) - 1
@@ -11,21 +12,42 @@ SEED_MASK = (1 << 63) - 1
 
 @dataclasses.dataclass(kw_only=True)
 class SamplingParams:
-    """Names and meaning as people know them; ranges are the engine's, which says in a sentence what it does not take.
+    """Names and meaning as people know them; keyword arguments only. A wrong type is an InvalidError at once, a value out of range one when it is used.
 
-    seed and seq_seed are two names of one thing; without them each request gets its own seed, made from LLM(seed=...) and the request's number.
-    Temperature 0 is greedy: an argmax with ties to the lowest id. logprobs: True, or a number of alternatives, as top_logprobs."""
+    temperature: 0 to 2; 0 is greedy, an argmax with ties to the lowest id.
+    top_p: above 0, at most 1: sample from the likeliest tokens that together have this probability.
+    top_k: sample from so many of the likeliest tokens; 0 or -1: all.
+    min_p: 0 to 1: drop tokens with less than this share of the largest probability.
+    max_tokens: of the answer, reasoning included; 0 counts as 1; None: by the model's rules, at most what the context leaves.
+    min_tokens: no end id before so many tokens.
+    stop: a text or up to 16 of them that end the answer.
+    stop_token_ids: ids that end the answer besides the model's end id.
+    seed: 0 to 2^63-1; equal seeds give equal answers. Without one each request gets its own, made from LLM(seed=...) and the request's number.
+    seq_seed: another name of seed; 64 bits, of which the lower 63 count.
+    presence_penalty, frequency_penalty: -2 to 2, for tokens that the answer has already, once or per occurrence.
+    repetition_penalty: above 0, divides or multiplies the logits of tokens that prompt or answer have; 1 is off.
+    logit_bias: mapping from token ids to -100 .. 100, added to their logits.
+    logprobs: True, or a number of alternatives (as top_logprobs): report log-probabilities of the model's own distribution.
+    top_logprobs: alternatives reported for each token, 0 to 20.
+    prompt_logprobs, so_args, bad_words: not supported by this version; refused unless empty.
+    ignore_eos: end and stop ids do not end the answer.
+    first_n_token_no_eos: another name of min_tokens; the larger one counts.
+    golden_token_ids: the answer's tokens by index, -1 = free: forced output.
+    include_stop_str_in_output: a stop text that ended the answer stays in it.
+    skip_special_tokens: False: control tokens are spelled out in the text.
+    n: answers to one prompt, 1 to 128; the prompt is computed once. LLM alone.
+    best_of: None or n."""
 
     temperature: float = 1.0
     top_p: float = 1.0
     top_k: int = -1
     min_p: float = 0.0
-    max_tokens: Optional[int] = 16  # None: by the model's rules; 0 counts as 1
+    max_tokens: Optional[int] = 16
     min_tokens: int = 0
     stop: Union[None, str, Sequence[str]] = None
     stop_token_ids: Optional[Sequence[int]] = None
     seed: Optional[int] = None
-    seq_seed: Optional[int] = None  # 64 bits, of which the engine uses the lower 63
+    seq_seed: Optional[int] = None
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     repetition_penalty: float = 1.0
@@ -35,28 +57,44 @@ class SamplingParams:
     prompt_logprobs: Union[None, bool, int] = None
     ignore_eos: bool = False
     first_n_token_no_eos: int = 0
-    golden_token_ids: Optional[Sequence[int]] = None  # forced output by index, -1 = free
+    golden_token_ids: Optional[Sequence[int]] = None
     so_args: Optional[Mapping[str, Any]] = None
     include_stop_str_in_output: bool = False
     skip_special_tokens: bool = True
-    n: int = 1  # answers to one prompt, which is computed once: LLM alone
+    n: int = 1
     best_of: Optional[int] = None
     bad_words: Optional[Sequence[str]] = None
 
     def __post_init__(self) -> None:
+        self.check()
+
+    def check(self) -> None:
+        """What the engine would not get to see. Again at each use: fields may be set later."""
         for name in ("so_args", "prompt_logprobs", "bad_words"):
             if getattr(self, name):
                 raise UnsupportedError("unsupported", f"{name} is not supported by this version", name)
-        if not isinstance(self.n, int) or not 1 <= self.n <= 128:
-            raise InvalidError("invalid", f"must be a whole number from 1 to 128, not {self.n!r}", "n")
-        if self.best_of not in (None, self.n):
-            raise UnsupportedError("unsupported", "a choice among more answers than n is not supported by this version", "best_of")
+        for name in ("temperature", "top_p", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty"):
+            _check.number(getattr(self, name), name)
+        for name in ("ignore_eos", "include_stop_str_in_output", "skip_special_tokens"):
+            _check.truth(getattr(self, name), name)
+        for name, least, most in (("n", 1, 128), ("top_k", *_check.INT64), ("min_tokens", 0, SEED_MASK), ("top_logprobs", 0, 20),
+                                  ("first_n_token_no_eos", 0, SEED_MASK)):
+            _check.whole(getattr(self, name), name, least, most)
+        for name, most in (("max_tokens", SEED_MASK), ("seed", SEED_MASK), ("seq_seed", (1 << 64) - 1)):
+            _check.optional_whole(getattr(self, name), name, 0, most)
+        if self.logprobs is not None and not isinstance(self.logprobs, bool):
+            _check.whole(self.logprobs, "logprobs", 0, 20)
         if self.seed is not None and self.seq_seed is not None and self.seed != self.seq_seed:
             raise InvalidError("invalid", "seed and seq_seed are two names of one thing; give one of them", "seq_seed")
-        if self.first_n_token_no_eos < 0:
-            raise InvalidError("invalid", "must be at least 0", "first_n_token_no_eos")
-        if self.seq_seed is not None and not 0 <= self.seq_seed < 1 << 64:
-            raise InvalidError("invalid", "must be a whole number from 0 to 2^64-1", "seq_seed")
+        if self.best_of not in (None, self.n):
+            raise UnsupportedError("unsupported", "a choice among more answers than n is not supported by this version", "best_of")
+        for i, stop in enumerate(self.stops):
+            _check.text(stop, f"stop[{i}]", zero_bytes=False)
+        for name in ("stop_token_ids", "golden_token_ids"):
+            if getattr(self, name) is not None:
+                _check.ids(getattr(self, name), name)
+        if self.logit_bias is not None:
+            _check.bias(self.logit_bias, "logit_bias")
 
     def one_answer(self) -> "SamplingParams":
         """Itself, where only one answer can be given."""
@@ -74,25 +112,29 @@ class SamplingParams:
 
     @property
     def n_alternatives(self) -> int:
-        asked = self.logprobs if isinstance(self.logprobs, int) and not isinstance(self.logprobs, bool) else 0
-        return max(asked, self.top_logprobs)
+        asked = 0 if self.logprobs is None or isinstance(self.logprobs, bool) else int(self.logprobs)
+        return max(asked, int(self.top_logprobs))
 
     @property
     def stops(self) -> list[str]:
-        return [self.stop] if isinstance(self.stop, str) else list(self.stop or ())
+        if self.stop is None:
+            return []
+        return [self.stop] if isinstance(self.stop, str) else _check.listed(self.stop, "stop", "a text or a list of texts")
 
     def request_fields(self, seed: int) -> dict[str, Any]:
-        """The fields of a JSON chat request."""
+        """The fields of a JSON chat request.
+
+        seed: of this request."""
         fields: dict[str, Any] = {
-            "temperature": self.temperature, "top_p": self.top_p, "top_k": self.top_k, "min_p": self.min_p, "seed": seed,
-            "presence_penalty": self.presence_penalty, "frequency_penalty": self.frequency_penalty,
-            "repetition_penalty": self.repetition_penalty, "min_tokens": max(self.min_tokens, self.first_n_token_no_eos),
-            "stop": self.stops, "stop_token_ids": [int(i) for i in self.stop_token_ids or ()], "ignore_eos": bool(self.ignore_eos),
-            "logit_bias": {str(int(k)): float(v) for k, v in (self.logit_bias or {}).items()},
+            "temperature": float(self.temperature), "top_p": float(self.top_p), "top_k": int(self.top_k), "min_p": float(self.min_p), "seed": seed,
+            "presence_penalty": float(self.presence_penalty), "frequency_penalty": float(self.frequency_penalty),
+            "repetition_penalty": float(self.repetition_penalty), "min_tokens": max(int(self.min_tokens), int(self.first_n_token_no_eos)),
+            "stop": self.stops, "stop_token_ids": _check.ids(self.stop_token_ids or (), "stop_token_ids"), "ignore_eos": bool(self.ignore_eos),
+            "logit_bias": {str(k): v for k, v in _check.bias(self.logit_bias or {}, "logit_bias")},
             "include_stop_str_in_output": bool(self.include_stop_str_in_output), "skip_special_tokens": bool(self.skip_special_tokens),
         }
         if self.max_tokens is not None:
-            fields["max_tokens"] = self.max_tokens or 1
+            fields["max_tokens"] = int(self.max_tokens) or 1
         if self.wants_logprobs:
             fields.update(logprobs=True, top_logprobs=self.n_alternatives)
         return fields

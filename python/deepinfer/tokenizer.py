@@ -3,10 +3,13 @@ from __future__ import annotations
 
 from typing import Sequence, Union
 
+from . import _check
 from ._engine import Engine
 
 
 class Tokenizer:
+    """Text to ids and back; LLM.get_tokenizer makes one. Works while its engine is open."""
+
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         info = engine.info
@@ -17,12 +20,13 @@ class Tokenizer:
         self._control: dict[int, bool] = {}
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
-        """Spellings of control tokens become their ids; a begin-of-text id is put in front unless add_special_tokens is False."""
+        """Ids of a text. Spellings of control tokens become their ids; a begin-of-text id is put in front unless add_special_tokens is False."""
         ids = self._engine.encode(text, control=True)
         return [self.bos_token_id, *ids] if add_special_tokens and ids[:1] != [self.bos_token_id] else ids
 
     def decode(self, ids: Union[int, Sequence[int]], skip_special_tokens: bool = False) -> str:
-        ids = [ids] if isinstance(ids, int) else [int(i) for i in ids]
+        """Text of ids (one or several); skip_special_tokens leaves control tokens out."""
+        ids = [int(ids)] if _check.is_whole(ids) else _check.ids(ids, "ids")  # type: ignore[arg-type]
         return self._engine.decode([i for i in ids if not (skip_special_tokens and self._is_control(i))])
 
     def _is_control(self, i: int) -> bool:

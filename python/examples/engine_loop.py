@@ -5,12 +5,12 @@ import time
 from deepinfer import EngineArgs, LLMEngine, SamplingParams
 
 
-def main():
+def main() -> None:
     if len(sys.argv) != 2:
         sys.exit(__doc__)
     engine = LLMEngine.from_engine_args(EngineArgs(sys.argv[1], max_model_len=1024, max_num_seqs=4, chunked_prefill=True))
     tokenizer = engine.get_tokenizer()
-    texts = {}
+    texts: dict[int, list[int]] = {}
     for i, word in enumerate(["France", "Japan", "Italy", "Spain", "Egypt", "Peru"]):
         params = SamplingParams(temperature=0, max_tokens=12, seq_seed=i, top_logprobs=2)
         engine.add_request(user_id=i % 2, request_id=i, sampling_params=params, prompt_token_ids=tokenizer.encode(f"The capital of {word}"),

@@ -6,7 +6,7 @@ from deepinfer import LLM, SamplingParams
 PROMPTS = ["The capital of France", "The capital of Japan", "Once upon a time"]
 
 
-def main():
+def main() -> None:
     if len(sys.argv) != 2:
         sys.exit(__doc__)
     llm = LLM(sys.argv[1], trust_remote_code=True, max_model_len=2048, max_num_seqs=8, gpu_memory_utilization=0.9)
