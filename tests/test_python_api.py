@@ -320,7 +320,7 @@ def run_examples(count, library):
 
 def explained(count):
     """Every parameter stands in the help of its function or class, every argument of an engine in that of LLM."""
-    results = [(f" {name}:" in LLM.__doc__ or f"({name})" in LLM.__doc__, name) for name in (*args.OURS, *args.MAPPED)]
+    results = [(re.search(rf" {name}(?: \(\w+\))?:|\({name}\):", LLM.__doc__), name) for name in (*args.OURS, *args.MAPPED)]
     for cls in (LLM, AsyncLLM, LLMEngine, SamplingParams, EngineArgs, Tokenizer):
         results.append((cls.__doc__ and "Args" not in cls.__doc__, cls))
         for name, function in inspect.getmembers(cls, inspect.isroutine):
