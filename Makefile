@@ -17,7 +17,7 @@ endef
 PROGRAM = -DCMAKE_BUILD_TYPE=Release $(if $(wildcard $(BUILD)/CMakeCache.txt),,-DDI_TESTS=OFF)
 TESTS_TOO = -DCMAKE_BUILD_TYPE=Release -DDI_TESTS=ON
 
-.PHONY: all build wheel run test test-builds fuzz bench lint format clean help
+.PHONY: all build wheel run test clients-test test-builds fuzz bench lint format clean help
 all: build
 
 build:
@@ -44,6 +44,12 @@ test:
 	@tools/make_venv $(VENV) tests/requirements.txt || echo 'The whole-program tests will fail; the unit tests run.' >&2
 	@python3 tests/run --python $(VENV)/bin/python --binary $(BUILD)/deepinfer --filter '$(TESTS)' $(BUILD) $(BUILD)-asan $(BUILD)-tsan
 
+clients-test:
+	@tools/install-deps --clients
+	@$(MAKE) --no-print-directory build
+	@tools/make_venv $(VENV) tests/requirements.txt
+	@python3 tests/run --python $(VENV)/bin/python --binary $(BUILD)/deepinfer --programs tests/clients --filter '$(TESTS)'
+
 fuzz: export CC = clang
 fuzz:
 	@tools/install-deps --dev
@@ -69,6 +75,8 @@ help:
 	@echo 'make wheel   build the C library and the Python package: $(BUILD)/libdeepinfer.so, $(BUILD)/wheel/'
 	@echo 'make run     install what is needed, build, let the small model in models/nano answer some prompts'
 	@echo 'make test    install what is needed, run every test in Release, ASan+UBSan and TSan builds'
+	@echo 'make clients-test'
+	@echo '             install proxies of the distribution, run the service behind them'
 	@echo 'make fuzz    run every fuzzer for FUZZ_SECONDS (600); FUZZ=NAME runs one'
 	@echo 'make bench   measure; BENCH_ARGS=... goes to `deepinfer bench`'
 	@echo 'make lint    include rules, clang-tidy, formatting'
