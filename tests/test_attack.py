@@ -100,7 +100,7 @@ def test_who_floods_the_queue(program):
 def test_large_bodies_of_another_tenant(program):
     """Ten bodies that take long to read: another tenant's waits for one of them, and its stream says so by the clock."""
     keys = program.write(key_line("alpha", "team-a") + key_line("beta", "team-b"))
-    large = chat_body("hi", max_tokens=1, metadata={"a": "b" * 600000})
+    large = chat_body("hi", max_tokens=1, padding={"a": "b" * 600000})
     with Server(program, "--api-keys", keys, "--keep-alive-comment", 0.1) as s:
         flood = post("/v1/chat/completions", chat_body(SLOW), bearer("alpha"))
         held = [send(s, flood) for _ in range(10)]

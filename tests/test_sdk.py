@@ -618,6 +618,11 @@ def test_small_routes(c):
     r = c.server.post("/tokenize", {"prompt": "Hi there", "return_token_strs": True}).json()
     yield r["count"] == len(r["tokens"]) == len(r["token_strs"]) and r["max_model_len"] == 2048, r
     yield c.server.post("/detokenize", {"tokens": r["tokens"][1:]}).json() == {"prompt": "Hi there"}, r
+    info = c.server.get("/tokenizer_info").json()
+    yield {"bos_token", "eos_token", "pad_token", "chat_template", "model_max_length"} <= set(info), info
+    for name in ("bos", "eos", "pad"):  # as lm-eval finds the ids
+        ids = c.server.post("/tokenize", {"prompt": info[f"{name}_token"], "add_special_tokens": False}).json()["tokens"]
+        yield ids == [info[f"{name}_token_id"]], (name, ids, info)
     chat = c.server.post("/tokenize", {"messages": user("Repeat: apple")}).json()
     yield chat["count"] == c.chat().usage.prompt_tokens, chat
     for path, body in (("/tokenize", {}), ("/detokenize", {"tokens": ["a"]}), ("/detokenize", {"tokens": [10 ** 9]}), ("/tokenize", {"prompt": 5})):

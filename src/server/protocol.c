@@ -24,6 +24,7 @@ static const struct {
     [DI_ROUTE_MODELS] = {NULL, "", DI_DIALECT_OPENAI, false},
     [DI_ROUTE_MODEL] = {NULL, "", DI_DIALECT_OPENAI, false},
     [DI_ROUTE_TOKENIZE] = {NULL, "", DI_DIALECT_OPENAI, true},
+    [DI_ROUTE_TOKENIZER_INFO] = {NULL, "", DI_DIALECT_OPENAI, false},
     [DI_ROUTE_DETOKENIZE] = {NULL, "", DI_DIALECT_OPENAI, true},
 };
 

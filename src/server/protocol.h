@@ -27,7 +27,7 @@ enum di_dialect { DI_DIALECT_OPENAI, DI_DIALECT_ANTHROPIC };
 
 /* What an HTTP error response says (§4.8). Write it with di_http_error_set, which fills type and code from the status. */
 struct di_http_error {
-    int status;        /* 400, 401, 404, 405, 413, 415, 429, 500, 503 */
+    int status;        /* 400, 401, 404, 405, 413, 415, 429, 500, 501, 503, 505 */
     const char *type;  /* OpenAI's; static. Anthropic's follows from the status */
     const char *code;  /* static, or NULL */
     char param[160];   /* path of the field, or "" */
@@ -57,6 +57,7 @@ enum di_route {
     DI_ROUTE_MODELS,          /* GET /v1/models */
     DI_ROUTE_MODEL,           /* GET /v1/models/{id} */
     DI_ROUTE_TOKENIZE,        /* POST /tokenize */
+    DI_ROUTE_TOKENIZER_INFO,  /* GET /tokenizer_info */
     DI_ROUTE_DETOKENIZE       /* POST /detokenize */
 };
 /* The shape of a route's errors. */

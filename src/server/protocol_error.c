@@ -19,6 +19,8 @@ static const struct status_names {
     {413, "invalid_request_error", "request_too_large", "request_too_large"},
     {415, "invalid_request_error", "unsupported_media_type", "invalid_request_error"},
     {429, "rate_limit_error", "rate_limit_exceeded", "rate_limit_error"},
+    {501, "invalid_request_error", NULL, "invalid_request_error"}, /* what the client sent is in a form that is not known here */
+    {505, "invalid_request_error", NULL, "invalid_request_error"},
     {503, "service_unavailable", "service_unavailable", "overloaded_error"},
     {500, "internal_error", "server_error", "api_error"},
 };

@@ -172,6 +172,33 @@ out:
     return status;
 }
 
+static void write_special(struct di_buf *b, const di_engine *engine, const char *name, int32_t id)
+{
+    struct di_str bytes;
+    char room[256];
+    di_buf_addf(b, ",\"%s_token\":", name);
+    di_write_token(b, engine, id, &bytes, room);
+    di_buf_addf(b, ",\"%s_token_id\":%d", name, id);
+}
+
+/* What evaluation programs ask before they use /tokenize and /detokenize as their tokenizer. The prompts of conversations are made here, so
+ * there is no template. */
+static di_status tokenizer_info(struct di_exchange *x, di_error *err)
+{
+    di_status status = DI_OK;
+    struct di_buf *b = &x->reply;
+    di_model_info info;
+    TRY(di_engine_info(x->setup->engine, &info, sizeof info, err));
+    di_buf_addf(b, "{\"tokenizer_class\":\"deepinfer\",\"vocab_size\":%d,\"model_max_length\":%lld", info.vocab_size,
+                (long long)info.context);
+    write_special(b, x->setup->engine, "bos", info.bos_id);
+    write_special(b, x->setup->engine, "eos", info.eos_id);
+    write_special(b, x->setup->engine, "pad", info.pad_id);
+    di_buf_adds(b, ",\"unk_token\":null,\"chat_template\":null}");
+out:
+    return status;
+}
+
 static di_status detokenize(struct di_exchange *x, di_error *err)
 {
     di_status status = DI_OK;
@@ -227,6 +254,7 @@ di_status di_exchange_reply(struct di_exchange *x, di_error *err)
     case DI_ROUTE_COUNT_TOKENS:
     case DI_ROUTE_RESPONSE_TOKENS: TRY(count_tokens(x, err)); break;
     case DI_ROUTE_TOKENIZE: TRY(tokenize(x, err)); break;
+    case DI_ROUTE_TOKENIZER_INFO: TRY(tokenizer_info(x, err)); break;
     case DI_ROUTE_DETOKENIZE: TRY(detokenize(x, err)); break;
     case DI_ROUTE_RESPONSE_ITEMS: TRY(di_stored_input_items(x, err)); break;
     case DI_ROUTE_RESPONSE_GET: TRY(stored(x, false, err)); break;

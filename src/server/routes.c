@@ -50,6 +50,7 @@ static const struct di_route_row rows[] = {
     EXCHANGE("GET", "/anthropic/v1/models", DI_ROUTE_MODELS),
     EXCHANGE("POST", "/tokenize", DI_ROUTE_TOKENIZE),
     EXCHANGE("POST", "/detokenize", DI_ROUTE_DETOKENIZE),
+    EXCHANGE("GET", "/tokenizer_info", DI_ROUTE_TOKENIZER_INFO),
     OF_ID("GET", "/v1/models/", NULL, DI_ROUTE_MODEL),
     OF_ID("GET", "/models/", NULL, DI_ROUTE_MODEL),
     OF_ID("GET", "/beta/models/", NULL, DI_ROUTE_MODEL),
@@ -461,9 +462,12 @@ void di_server_on_gone(void *ctx, struct di_http_request *r, const char *why)
 struct di_str di_server_on_refused(void *ctx, struct di_http_request *r, int status, const char *why, struct di_buf *body)
 {
     struct di_call *c = r->user;
+    const struct di_server *s = ctx;
     struct di_http_error e;
-    (void)ctx;
-    di_http_error_set(&e, status, NULL, NULL, "%s", why);
+    if (status == 413)
+        di_http_error_set(&e, status, NULL, NULL, "the body is larger than the %zu bytes that --max-body allows", s->config.limits.body);
+    else
+        di_http_error_set(&e, status, NULL, NULL, "%s", why);
     di_http_error_write(c ? c->dialect : DI_DIALECT_OPENAI, &e, di_str_c(c ? c->id : ""), body);
     return c ? errors_headers(c, status, status == 503 ? 1 : 0) : (struct di_str){0};
 }
