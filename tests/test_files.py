@@ -6,9 +6,11 @@ usage: test_files.py [--binary build/deepinfer]
 import argparse
 import json
 import os
+import random
 import shutil
 import subprocess
 import sys
+import time
 
 from program import NANO, Count, Program, one_sentence, read
 from serving import Server
@@ -109,12 +111,72 @@ def check_serve(count, prog):
     count.group("serve: the model changes while it is in use", results)
 
 
+def check_streams(count, prog):
+    """A stream under way ends with the error, whatever step it is in, and nobody hangs."""
+    results, rng = [], random.Random(3)
+    for round_ in range(4):
+        model = ModelCopy(prog)
+        with Server(prog, "--quiet", "--context", 1024, "--max-batch", 3, model=model.path) as s:
+            s.until(lambda: s.get("/health").status == 200)
+            streams = [s.stream(f"Tell me {i}.", max_tokens=900, temperature=1, seed=i, ignore_eos=True) for i in range(5)]
+            time.sleep(rng.uniform(0.05, 0.3))
+            for shard in model.shards:
+                os.truncate(shard, rng.randrange(1, os.path.getsize(shard)))
+            for stream in streams:
+                if stream.head() == 200:
+                    last = list(stream.events())[-1]
+                    results.append(("in use" in str(last) or last == "[DONE]", (round_, last)))
+                else:
+                    body = stream.file.read()
+                    results.append((stream.status == 500 and b"in use" in body, (round_, stream.status, body)))
+                stream.close()
+            results.append((s.until(lambda: s.busy() == 0 and s.get("/health").status == 503, 10) is not None, (round_, s.busy())))
+        results.append((s.status == 0, s.status))
+        model.remove()
+    count.group("serve: streams while the model changes", results)
+
+
+# ---- a full disk ----
+
+def check_full_disk(count, prog):
+    """On a small file system of its own, where this system allows one."""
+    script = """set -e
+mount -t tmpfs -o size=64k none "$1"
+head -c 57344 /dev/zero >"$1/filler"
+set +e
+"$2" generate --model "$3" --input "$4" --output "$1/out" --context 512 --quiet; echo "status $?"
+cp "$1/out" "$5"
+"$2" logits --model "$3" --ids 0,5,6 --output "$1/logits" --quiet; echo "status $?"
+ls "$1"
+rm "$1/filler"
+"$2" generate --model "$3" --input "$4" --output "$1/out" --context 512 --quiet --resume; echo "status $?"
+cp "$1/out" "$6"
+"""
+    lines = b"".join(json.dumps({"id": i, "prompt": "Once upon a time", "max_tokens": 40, "seed": i, "ignore_eos": True}).encode() + b"\n" for i in range(24))
+    source, cut, whole, folder = prog.write(lines), prog.path(), prog.path(), prog.path()
+    os.mkdir(folder)
+    own = ["unshare", "-m"] if os.geteuid() == 0 else ["unshare", "-rm"]
+    allowed = shutil.which("unshare") and subprocess.run([*own, "mount", "-t", "tmpfs", "-o", "size=64k", "none", folder], stderr=subprocess.DEVNULL, check=False).returncode == 0
+    if not allowed:
+        print("   no file system of its own for the full disk: left out")
+        return
+    run = subprocess.run([*own, "bash", "-c", script, "bash", folder, prog.binary, NANO, source, cut, whole], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                         timeout=200, check=False)
+    want = prog.run("generate", "--model", NANO, "--input", source, "--context", 512, "--quiet").out
+    count.group("a full disk", [
+        (run.stdout == "status 2\nstatus 2\nfiller\nout\nstatus 0\n", run),
+        ([line.split(": ", 1)[1] for line in run.stderr.splitlines()] == [f"{folder}/{name}: writing failed: No space left on device" for name in ("out", "logits")], run.stderr),
+        (0 < len(read(cut)) < len(want) and want.startswith(read(cut)), (len(read(cut)), len(want))), (read(whole) == want, "not the same after --resume")])
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--binary", default="build/deepinfer")
     count, prog = Count(), Program(parser.parse_args().binary)
     check_generate(count, prog)
     check_serve(count, prog)
+    check_streams(count, prog)
+    check_full_disk(count, prog)
     return count.finish()
 
 

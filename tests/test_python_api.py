@@ -12,6 +12,7 @@ import os
 import pathlib
 import pickle
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -250,6 +251,39 @@ def forks(count, library):
     count.group("forked processes", [(line.endswith(" 0"), (line, run.stdout[-1500:])) for line in lines] + [(len(lines) == 17 and run.returncode == 0, run.stdout[-1500:])])
 
 
+# ---- a model that changes ----
+
+CHANGED = """
+import os, sys
+import deepinfer
+from deepinfer import DeepInferError, LLM
+deepinfer.use_library(sys.argv[1])
+llm = LLM(sys.argv[2], max_model_len=512)
+for name in os.listdir(sys.argv[2]):
+    if name.endswith(".safetensors"):
+        os.truncate(os.path.join(sys.argv[2], name), 100)
+for _ in range(2):
+    try:
+        llm.generate("x", use_tqdm=False)
+    except DeepInferError as err:
+        print(err.code, "has 100 now" in str(err))
+print(llm.stats()["failing"])
+llm.close()
+"""
+
+
+def changed_model(count, library):
+    results = []
+    for options in ([], ["-X", "faulthandler"]):
+        with tempfile.TemporaryDirectory() as folder:
+            model = os.path.join(folder, "nano")
+            shutil.copytree(NANO, model, ignore=shutil.ignore_patterns("eval.jsonl"))
+            run = subprocess.run([sys.executable, *options, "-c", CHANGED, library, model], env={**os.environ, "PYTHONPATH": PACKAGE}, stdout=subprocess.PIPE,
+                                 stderr=subprocess.STDOUT, text=True, timeout=100, check=False)
+        results.append((run.returncode == 0 and run.stdout == "io True\nio True\n1\n", (options, run.returncode, run.stdout)))
+    count.group("a model that changes while it is open", results)
+
+
 # ---- types ----
 
 TYPED = """
@@ -352,6 +386,7 @@ def main():
         copies(count, llm)
         count.group("and the engine goes on", [(llm.stats()["running"] == llm.stats()["waiting"] == 0, llm.stats())])
     run_examples(count, library)
+    changed_model(count, library)
     forks(count, library)
     return count.finish()
 

@@ -99,7 +99,7 @@ static size_t inherited_sockets(int *fds, size_t max)
 /* As many descriptors as connections need, if the system grants them. */
 static size_t raise_descriptors(int64_t connections)
 {
-    const size_t other = 64;
+    const size_t other = 128; /* 48 shards of the model stay open, and what the service itself needs */
     struct rlimit limit;
     if (getrlimit(RLIMIT_NOFILE, &limit) != 0)
         return (size_t)connections;
