@@ -13,6 +13,7 @@
 #define DI_BACKEND_BACKEND_H
 
 #include "checkpoint/config.h"
+#include "sample/sampler.h"
 
 /* Which roundings and quantisers are applied (spec/model.md §4.2). Modes of `--numerics`. */
 struct di_numerics {
@@ -332,6 +333,13 @@ struct di_op_engram_gate {
     const uint8_t *skip; /* [m] rows with gate 0 (image tokens), or NULL */
 };
 
+/* Tokens of m rows (sample/sampler.h). The tasks' logits are rows of fp32 [vocab_size] where the back end put them. */
+struct di_op_sample {
+    int m;
+    const struct di_sample_task *tasks;
+    struct di_sample_result *results;
+};
+
 /* ---------------------------------------------------------------- the table */
 
 struct di_backend;
@@ -367,6 +375,7 @@ struct di_ops {
     void (*moe)(struct di_backend *be, const struct di_op_moe *d);
     void (*engram_gather)(struct di_backend *be, const struct di_op_engram_gather *d);
     void (*engram_gate)(struct di_backend *be, const struct di_op_engram_gate *d);
+    void (*sample)(struct di_backend *be, const struct di_op_sample *d);
     void (*destroy)(struct di_backend *be);
 };
 

@@ -66,6 +66,7 @@ static di_status create(const struct di_core_null *n, const struct di_core_confi
         TRY(di_reuse_create(e->store, &r, &e->reuse, err));
     }
     struct di_pipeline_params p = {.compute = n->compute,
+                                   .sample = n->sample,
                                    .ctx = n->ctx,
                                    .store = e->store,
                                    .lanes = config->max_batch,
@@ -90,6 +91,12 @@ static di_status compute_model(void *ctx, const struct di_step *step, di_error *
     return di_model_step(ctx, step, err);
 }
 
+static void sample_model(void *ctx, const struct di_op_sample *d)
+{
+    struct di_model *model = ctx;
+    model->be->ops->sample(model->be, d);
+}
+
 di_status di_core_create(struct di_model *model, const struct di_core_config *config, struct di_core **out, di_error *err)
 {
     struct di_core_null n = {.layout = model->be->layout,
@@ -99,6 +106,7 @@ di_status di_core_create(struct di_model *model, const struct di_core_config *co
                              .rollback = di_replay_rollback(model->c),
                              .context = di_core_context(model->c, config),
                              .compute = compute_model,
+                             .sample = sample_model,
                              .ctx = model,
                              .numerics = model->be->ops->name};
     memcpy(n.model_digest, model->digest, sizeof n.model_digest);
@@ -502,14 +510,14 @@ static void take_result(struct di_core *e, const struct di_launch_out *o)
         return;
     }
     struct request *q = s->req;
-    if (o->status != DI_OK) {
-        end_slot(e, s, DI_END_ERROR, &o->err);
+    if (o->result.status != DI_OK) {
+        end_slot(e, s, DI_END_ERROR, &o->result.err);
         return;
     }
     q->n_done++;
     record_token(e, q);
-    bool go_on = !q->r.on_token || q->r.on_token(q->r.ctx, &o->sample);
-    if (!go_on || is_end(&q->r, o->sample.id))
+    bool go_on = !q->r.on_token || q->r.on_token(q->r.ctx, &o->result.sample);
+    if (!go_on || is_end(&q->r, o->result.sample.id))
         end_slot(e, s, DI_END_STOP, NULL);
     else if (q->n_done == q->r.n_prompt + q->r.max_tokens)
         end_slot(e, s, DI_END_LENGTH, NULL);

@@ -13,7 +13,7 @@
 #include "cache/prefix.h"
 #include "engine/metrics.h"
 #include "engine/replay.h"
-#include "engine/sampler.h"
+#include "sample/sampler.h"
 #include "model/model.h"
 
 /* Which prompt goes first among those of one priority and one tenant, in starting and at the rows of a step. The bits do not depend on it. */
@@ -119,6 +119,7 @@ struct di_core_null {
     int rollback; /* of di_replay_rules; 0: no bounded replay */
     int64_t context;
     di_status (*compute)(void *ctx, const struct di_step *step, di_error *err);
+    void (*sample)(void *ctx, const struct di_op_sample *d); /* as in pipeline.h */
     void *ctx;
     const char *numerics; /* of the prefix keys: whatever changes bits */
     uint8_t model_digest[32];

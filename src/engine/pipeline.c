@@ -20,8 +20,11 @@ struct di_pipeline {
     pthread_t thread;
     bool has_thread;
     /* worker only */
-    struct di_law *law;
+    struct di_law *law; /* where params.sample is NULL */
     float *logits;
+    struct di_sample_task *tasks; /* [lanes], as the next two */
+    struct di_sample_result *results;
+    int64_t *positions;
     struct di_chunk *live;
     struct di_replay *live_replay;
     const int32_t **live_tokens;
@@ -68,16 +71,6 @@ static bool is_end(const struct di_lane *lane, int32_t id)
     return false;
 }
 
-static di_status report_forced(const struct di_row *row, size_t vocab, int32_t id, struct di_sample *out, di_error *err)
-{
-    if (row->params->logprobs)
-        return di_row_logprobs(row->logits, vocab, id, (size_t)row->params->top_logprobs, out, err);
-    out->id = id;
-    out->logprob = NAN;
-    out->n_top = 0;
-    return DI_OK;
-}
-
 /* The token that the request's own rules put at `index` of the answer, -1 = it is sampled. */
 static int32_t forced_token(const struct di_lane *lane, int64_t index)
 {
@@ -92,27 +85,52 @@ static int32_t forced_token(const struct di_lane *lane, int64_t index)
     return cap->ids[0];
 }
 
-/* Decide the token at `position` of a lane from its logits. */
-static void sample(struct di_pipeline *p, struct di_launch_out *o, int64_t position, const float *logits)
+/* What the sampler gets for the token at `position` of a lane. */
+static struct di_sample_task sample_task(const struct di_pipeline *p, const struct di_lane *lane, int64_t position, const float *logits)
 {
-    struct di_lane *lane = &p->lanes[o->lane];
-    struct di_row row = {.logits = logits,
-                         .params = lane->params,
-                         .counts = lane->counts,
-                         .banned = p->params.banned,
-                         .n_generated = (uint64_t)(position - lane->n_prompt),
-                         .position = (uint64_t)position};
-    int32_t forced = forced_token(lane, position - lane->n_prompt);
-    o->status = forced >= 0 ? report_forced(&row, (size_t)p->params.vocab, forced, &o->sample, &o->err)
-                            : di_sample_row(p->law, &row, lane->key, &o->sample, &o->err);
-    if (o->status != DI_OK) {
+    return (struct di_sample_task){.row = {.logits = logits,
+                                           .params = lane->params,
+                                           .counts = lane->counts,
+                                           .banned = p->params.banned,
+                                           .n_generated = (uint64_t)(position - lane->n_prompt),
+                                           .position = (uint64_t)position},
+                                   .key = lane->key,
+                                   .forced = forced_token(lane, position - lane->n_prompt)};
+}
+
+/* The token at `position` is decided. */
+static void append_token(struct di_lane *lane, struct di_launch_out *o, int64_t position)
+{
+    if (o->result.status != DI_OK) {
         lane->ended = true;
         return;
     }
-    lane->tokens[position] = o->sample.id;
+    int32_t id = o->result.sample.id;
+    lane->tokens[position] = id;
     if (lane->counts)
-        di_token_counts_add(lane->counts, o->sample.id);
-    lane->ended = is_end(lane, o->sample.id) || position + 1 == lane->n_limit;
+        di_token_counts_add(lane->counts, id);
+    lane->ended = is_end(lane, id) || position + 1 == lane->n_limit;
+}
+
+/* Tokens of the rows that want logits. */
+static void sample_rows(struct di_pipeline *p, struct di_launch *l, int n)
+{
+    for (int i = 0, c = 0; i < n; i++, c++) {
+        while (p->live[c].row0 + p->live[c].n - 1 != p->logit_rows[i])
+            c++;
+        p->positions[i] = (int64_t)p->live[c].pos0 + p->live[c].n;
+        p->tasks[i] = sample_task(p, &p->lanes[p->live[c].slot], p->positions[i], p->logits + (size_t)i * (size_t)p->params.vocab);
+    }
+    if (p->params.sample)
+        p->params.sample(p->params.ctx, &(struct di_op_sample){.m = n, .tasks = p->tasks, .results = p->results});
+    else
+        for (int i = 0; i < n; i++)
+            di_sample_task_run(p->law, &p->tasks[i], &p->results[i]);
+    for (int i = 0; i < n; i++) {
+        struct di_launch_out *o = &l->out[p->logit_out[i]];
+        o->result = p->results[i];
+        append_token(&p->lanes[o->lane], o, p->positions[i]);
+    }
 }
 
 static void execute(struct di_pipeline *p, struct di_launch *l)
@@ -136,11 +154,8 @@ static void execute(struct di_pipeline *p, struct di_launch *l)
     }
     for (int i = 0; i < n && l->status != DI_OK; i++) /* the next launch would read tokens that nobody sampled */
         p->lanes[p->live[i].slot].ended = true;
-    for (int i = 0, c = 0; i < n_logits && l->status == DI_OK; i++, c++) {
-        while (p->live[c].row0 + p->live[c].n - 1 != p->logit_rows[i])
-            c++;
-        sample(p, &l->out[p->logit_out[i]], (int64_t)p->live[c].pos0 + p->live[c].n, p->logits + (size_t)i * (size_t)p->params.vocab);
-    }
+    if (l->status == DI_OK)
+        sample_rows(p, l, n_logits);
     l->ended_ns = di_clock_ns();
 }
 
@@ -198,9 +213,12 @@ static bool allocate(struct di_pipeline *p)
     p->live_tokens = di_calloc(n, sizeof *p->live_tokens);
     p->logit_rows = di_calloc(n, sizeof *p->logit_rows);
     p->logit_out = di_calloc(n, sizeof *p->logit_out);
+    p->tasks = di_calloc(n, sizeof *p->tasks);
+    p->results = di_calloc(n, sizeof *p->results);
+    p->positions = di_calloc(n, sizeof *p->positions);
     p->logits = di_malloc_aligned(n * (size_t)p->params.vocab * sizeof *p->logits);
-    return p->lanes && p->names && p->dropped && p->live && p->live_replay && p->live_tokens && p->logit_rows && p->logit_out &&
-           p->logits && allocate_launch(p, 0) && allocate_launch(p, 1);
+    return p->lanes && p->names && p->dropped && p->live && p->live_replay && p->live_tokens && p->logit_rows && p->logit_out && p->tasks &&
+           p->results && p->positions && p->logits && allocate_launch(p, 0) && allocate_launch(p, 1);
 }
 
 uint64_t di_pipeline_bytes(int lanes, int vocab, int pages_per_lane)
@@ -208,8 +226,8 @@ uint64_t di_pipeline_bytes(int lanes, int vocab, int pages_per_lane)
     uint64_t launch = sizeof(struct di_chunk) + 2 * sizeof(int32_t *) + sizeof(struct di_replay) + sizeof(struct di_block_copy) +
                       (uint64_t)pages_per_lane * sizeof(int32_t) + 2 * sizeof(bool) + sizeof(struct di_launch_out);
     uint64_t lane = sizeof(struct di_lane) + 2 * sizeof(uint64_t) + sizeof(struct di_chunk) + sizeof(int32_t *) + 2 * sizeof(int32_t) +
-                    (uint64_t)vocab * sizeof(float);
-    return (uint64_t)lanes * (lane + 2 * launch) + (uint64_t)vocab * 12 + 16384;
+                    sizeof(struct di_sample_task) + sizeof(struct di_sample_result) + sizeof(int64_t) + (uint64_t)vocab * sizeof(float);
+    return (uint64_t)lanes * (lane + 2 * launch);
 }
 
 di_status di_pipeline_create(const struct di_pipeline_params *params, struct di_pipeline **out, di_error *err)
@@ -221,7 +239,8 @@ di_status di_pipeline_create(const struct di_pipeline_params *params, struct di_
     p->params = *params;
     pthread_mutex_init(&p->lock, NULL);
     pthread_cond_init(&p->changed, NULL);
-    TRY(di_law_create((size_t)params->vocab, &p->law, err));
+    if (!params->sample)
+        TRY(di_law_create((size_t)params->vocab, &p->law, err));
     CHECK(allocate(p), err, DI_ERR_MEMORY, "", "out of memory for %d lanes of %d logits", params->lanes, params->vocab);
     p->has_thread = di_thread_create(&p->thread, work, p) == 0;
     CHECK(p->has_thread, err, DI_ERR_LIMIT, "", "the system grants no thread for the step pipeline");
@@ -281,6 +300,9 @@ void di_pipeline_destroy(struct di_pipeline *p)
     }
     di_free(p->logit_rows);
     di_free(p->logit_out);
+    di_free(p->tasks);
+    di_free(p->results);
+    di_free(p->positions);
     di_free_aligned(p->logits);
     di_free(p);
 }

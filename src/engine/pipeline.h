@@ -7,7 +7,7 @@
 #define DI_ENGINE_PIPELINE_H
 
 #include "cache/kv_store.h"
-#include "engine/sampler.h"
+#include "sample/sampler.h"
 #include "model/model.h"
 
 /* The worker's view of a running request. Filled by the engine before the first launch that names the lane; afterwards the worker alone
@@ -31,9 +31,7 @@ struct di_launch_out {
     int lane;
     uint64_t generation; /* of the lane, copied from the launch: results of an earlier owner are dropped */
     bool valid;          /* false: the request had ended, nothing was computed */
-    struct di_sample sample;
-    di_status status; /* of this row's sampling */
-    di_error err;
+    struct di_sample_result result;
 };
 
 /* The first `tokens` positions of a block go to another one (copy-on-write of a partly shared block). */
@@ -64,6 +62,7 @@ struct di_launch {
 struct di_pipeline_params {
     /* Computes a step on the worker's thread; the null model of tests writes some logits and returns. */
     di_status (*compute)(void *ctx, const struct di_step *step, di_error *err);
+    void (*sample)(void *ctx, const struct di_op_sample *d); /* NULL: the plain form, row by row */
     void *ctx;
     struct di_kv_store *store; /* borrowed; the worker touches blocks, rings and tails, never its accounts */
     int lanes, vocab, pages_per_lane;

@@ -15,6 +15,13 @@ static void ref_weight_pack(struct di_backend *be, struct di_weight *w, void *ds
     (void)dst;
 }
 
+static void ref_sample(struct di_backend *be, const struct di_op_sample *d)
+{
+    struct di_law *law = di_law_place(di_cpu_of(be)->shared, (size_t)be->params.config->vocab_size);
+    for (int i = 0; i < d->m; i++)
+        di_sample_task_run(law, &d->tasks[i], &d->results[i]);
+}
+
 const struct di_ops di_cpu_ref_ops = {
     .name = "ref",
     .act_bytes = sizeof(float),
@@ -45,6 +52,7 @@ const struct di_ops di_cpu_ref_ops = {
     .moe = ref_moe,
     .engram_gather = ref_engram_gather,
     .engram_gate = ref_engram_gate,
+    .sample = ref_sample,
 };
 
 static size_t max2(size_t a, size_t b)
@@ -67,5 +75,5 @@ struct di_cpu_scratch di_cpu_ref_scratch(const struct di_backend_params *p)
     n = max2(n, 65 * max2(d, f) + 2 * m * (d + f) + 2 * m);              /* ref_moe: weights and rows of one expert: at most m */
     n = max2(n, 4 * (size_t)p->max_context + (size_t)c->index_head_dim); /* ref_index_select */
     n = max2(n, most * hd + most);                                       /* ref_attention */
-    return (struct di_cpu_scratch){n * sizeof(float), 0};
+    return (struct di_cpu_scratch){max2(n * sizeof(float), di_law_bytes((size_t)c->vocab_size)), 0};
 }

@@ -1,8 +1,8 @@
 /* Inside of struct di_token_counts, for the sampler. */
-#ifndef DI_ENGINE_TOKEN_COUNTS_H
-#define DI_ENGINE_TOKEN_COUNTS_H
+#ifndef DI_SAMPLE_COUNTS_H
+#define DI_SAMPLE_COUNTS_H
 
-#include "engine/sampler.h"
+#include "sample/sampler.h"
 
 #define DI_COUNT_IN_PROMPT 0x80000000u
 #define DI_COUNT_LISTED 0x40000000u

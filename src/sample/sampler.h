@@ -12,8 +12,8 @@
  * below 2^-39 of the largest one have weight 0: top-p (below 1) never keeps them, the untruncated draw does.
  *
  * Any number of threads, each with its own struct di_law. No call but the create functions allocates. */
-#ifndef DI_ENGINE_SAMPLER_H
-#define DI_ENGINE_SAMPLER_H
+#ifndef DI_SAMPLE_SAMPLER_H
+#define DI_SAMPLE_SAMPLER_H
 
 #include "base/mem.h"
 
@@ -99,10 +99,14 @@ struct di_row {
     uint64_t position;                       /* of the token being decided */
 };
 
-/* Work space for `vocab` tokens (12 bytes each and 16 KiB), and the law in it. */
+/* Work space for `vocab` tokens, and the law in it. */
 struct di_law;
+size_t di_law_bytes(size_t vocab);
+/* In memory of di_law_bytes(vocab) bytes, 64-byte aligned, that outlives its use. Nothing is to be given back. */
+struct di_law *di_law_place(void *memory, size_t vocab);
+/* In memory of its own; DI_ERR_LIMIT above 2^24 tokens. */
 di_status di_law_create(size_t vocab, struct di_law **out, di_error *err);
-void di_law_destroy(struct di_law *law); /* NULL is allowed */
+void di_law_destroy(struct di_law *law); /* of di_law_create; NULL is allowed */
 
 /* Bias, penalties, bans, masks (steps 1 to 3), then temperature and truncation (4 to 8); a greedy row becomes the point mass on its first
  * token. DI_ERR_INTERNAL: a logit is NaN or infinite. DI_ERR_INVALID: every token is banned; `where` names the field that did it. */
@@ -140,5 +144,20 @@ struct di_sample {
 di_status di_sample_row(struct di_law *law, const struct di_row *row, uint64_t key, struct di_sample *out, di_error *err);
 /* The log-probabilities alone, for a token chosen elsewhere (verification, forced output, prompts). n_top <= DI_MAX_TOP_LOGPROBS. */
 di_status di_row_logprobs(const float *logits, size_t vocab, int32_t id, size_t n_top, struct di_sample *out, di_error *err);
+
+/* ---- rows of a step: what the back end's op `sample` gets and gives (backend.h) ---- */
+
+struct di_sample_task {
+    struct di_row row;
+    uint64_t key;   /* di_sample_key */
+    int32_t forced; /* >= 0: this token follows whatever the logits say; only its log-probability is reported */
+};
+struct di_sample_result {
+    struct di_sample sample;
+    di_status status; /* a row that fails disturbs no other */
+    di_error err;
+};
+/* The plain form of that op for one row. */
+void di_sample_task_run(struct di_law *law, const struct di_sample_task *task, struct di_sample_result *result);
 
 #endif

@@ -1,4 +1,4 @@
-#include "engine/token_counts.h"
+#include "sample/counts.h"
 
 di_status di_token_counts_create(size_t vocab, struct di_token_counts **out, di_error *err)
 {

@@ -1,16 +1,10 @@
-#include "engine/sampler.h"
+#include "sample/sampler.h"
 
-#include "base/philox.h"
-#include "base/portable_math.h"
-#include "engine/token_counts.h"
+#include "sample/counts.h"
+#include "sample/row.h"
 
 #include <float.h>
 #include <math.h>
-
-#define WEIGHT_BITS 39 /* 2^24 tokens of the largest weight still fit into 64 bits */
-#define WEIGHT_ONE ((uint64_t)1 << WEIGHT_BITS)
-#define LOG_SMALLEST (-27.04) /* below -39 ln 2 a weight is 0 */
-#define LARGEST_GUMBEL 22.9   /* -log(-log(1 - 2^-33)) = 22.87 */
 
 /* The support without min-p: keys above `key`, and those equal to it up to the id `last`. */
 struct cut {
@@ -40,16 +34,6 @@ static struct di_philox noise_block(const struct di_noise *n, uint32_t block)
     return di_philox(n->key, (struct di_philox){{(uint32_t)n->position, (uint32_t)n->stream << 24 | (block & 0xFFFFFFu), n->anchor, 0}});
 }
 
-static double uniform(uint32_t word)
-{
-    return ((double)word + 0.5) * 0x1p-32;
-}
-
-static double gumbel(uint32_t word)
-{
-    return -di_portable_log(-di_portable_log(uniform(word)));
-}
-
 uint64_t di_sample_key(uint64_t seed, uint32_t index)
 {
     if (index == 0)
@@ -60,61 +44,60 @@ uint64_t di_sample_key(uint64_t seed, uint32_t index)
 
 double di_noise_uniform(const struct di_noise *n, uint32_t id)
 {
-    return uniform(noise_block(n, id / 4).w[id % 4]);
+    return di_uniform_of(noise_block(n, id / 4).w[id % 4]);
 }
 
 double di_noise_gumbel(const struct di_noise *n, uint32_t id)
 {
-    return gumbel(noise_block(n, id / 4).w[id % 4]);
+    return di_gumbel_of(noise_block(n, id / 4).w[id % 4]);
 }
 
 /* ---- loading a row ---- */
+
+static size_t padded(size_t bytes)
+{
+    return (bytes + 63) & ~(size_t)63;
+}
+
+size_t di_law_bytes(size_t vocab)
+{
+    return padded(sizeof(struct di_law)) + padded(vocab * sizeof(float)) + padded(vocab * sizeof(uint64_t));
+}
+
+struct di_law *di_law_place(void *memory, size_t vocab)
+{
+    struct di_law *law = memory;
+    uint8_t *at = (uint8_t *)memory + padded(sizeof *law);
+    law->vocab = vocab;
+    law->x = (float *)at;
+    law->weight = (uint64_t *)(at + padded(vocab * sizeof(float)));
+    return law;
+}
 
 di_status di_law_create(size_t vocab, struct di_law **out, di_error *err)
 {
     *out = NULL;
     if (vocab == 0 || vocab > (size_t)1 << 24)
         return di_fail(err, DI_ERR_LIMIT, "", "a vocabulary of %zu ids can't be sampled from", vocab);
-    struct di_law *law = di_calloc(1, sizeof *law);
-    if (law) {
-        law->vocab = vocab;
-        law->x = di_malloc_aligned(vocab * sizeof *law->x);
-        law->weight = di_malloc_aligned(vocab * sizeof *law->weight);
-    }
-    if (!law || !law->x || !law->weight) {
-        di_law_destroy(law);
+    void *memory = di_malloc_aligned(di_law_bytes(vocab));
+    if (!memory)
         return di_fail(err, DI_ERR_MEMORY, "", "out of memory for sampling from %zu ids", vocab);
-    }
-    *out = law;
+    *out = di_law_place(memory, vocab);
     return DI_OK;
 }
 
 void di_law_destroy(struct di_law *law)
 {
-    if (!law)
-        return;
-    di_free_aligned(law->x);
-    di_free_aligned(law->weight);
-    di_free(law);
+    di_free_aligned(law);
 }
 
-static uint32_t bits_of(float x)
+di_status di_row_check_finite(const float *logits, size_t n, di_error *err)
 {
-    uint32_t b;
-    memcpy(&b, &x, sizeof b);
-    return b;
-}
-
-static di_status check_finite(const float *logits, size_t n, di_error *err)
-{
-    uint32_t bad = 0;
-    for (size_t i = 0; i < n; i++)
-        bad |= (bits_of(logits[i]) & 0x7F800000u) == 0x7F800000u;
-    if (!bad)
-        return DI_OK;
     size_t i = 0;
-    while (isfinite(logits[i]))
+    while (i < n && isfinite(logits[i]))
         i++;
+    if (i == n)
+        return DI_OK;
     return di_fail(err, DI_ERR_INTERNAL, "", "the model computed %s as the logit of id %zu",
                    isnan(logits[i]) ? "NaN" : "an infinite number", i);
 }
@@ -140,19 +123,47 @@ static void penalise(float *x, const struct di_token_counts *c, const struct di_
     }
 }
 
+/* Is an end id banned because the answer is still too short? */
+static bool is_early(const struct di_row *row)
+{
+    return row->n_generated < (uint64_t)row->params->min_tokens;
+}
+
+bool di_row_is_edited(const struct di_row *row)
+{
+    const struct di_sampling_params *p = row->params;
+    return p->n_bias > 0 || (row->counts && di_sampling_needs_counts(p)) || is_early(row);
+}
+
+void di_row_edit(const struct di_row *row, float *x)
+{
+    const struct di_sampling_params *p = row->params;
+    for (size_t i = 0; i < p->n_bias; i++)
+        x[p->bias[i].id] = to_logit((double)x[p->bias[i].id] + (double)p->bias[i].value);
+    if (row->counts && di_sampling_needs_counts(p))
+        penalise(x, row->counts, p);
+    for (size_t i = 0; is_early(row) && i < p->n_end_ids; i++)
+        x[p->end_ids[i]] = -INFINITY;
+}
+
+di_status di_row_fail_empty(const struct di_row *row, di_error *err)
+{
+    bool early = !row->allowed && is_early(row);
+    return di_fail(err, DI_ERR_INVALID, early ? "min_tokens" : "allowed_token_ids", "no token may stand at position %llu: %s",
+                   (unsigned long long)row->position,
+                   early ? "nothing is left beside the end id and the stop_token_ids" : "bans and masks exclude all of them");
+}
+
 static void forbid(struct di_law *law, const struct di_row *row)
 {
     for (size_t w = 0; (row->banned || row->allowed) && w * 64 < law->vocab; w++) {
-        uint64_t off = (row->banned ? row->banned[w] : 0) | (row->allowed ? ~row->allowed[w] : 0);
+        uint64_t off = ~di_row_mask(row, w);
         size_t left = law->vocab - w * 64;
         if (left < 64)
             off &= ((uint64_t)1 << left) - 1;
         for (; off; off &= off - 1)
             law->x[w * 64 + (size_t)__builtin_ctzll(off)] = -INFINITY;
     }
-    const struct di_sampling_params *p = row->params;
-    for (size_t i = 0; row->n_generated < (uint64_t)p->min_tokens && i < p->n_end_ids; i++)
-        law->x[p->end_ids[i]] = -INFINITY;
 }
 
 static void find_first(struct di_law *law)
@@ -174,7 +185,8 @@ static void find_first(struct di_law *law)
 /* Unsigned numbers in the order of the floats; no -0 and no NaN gets here. */
 static uint32_t order_key(float x)
 {
-    uint32_t b = bits_of(x);
+    uint32_t b;
+    memcpy(&b, &x, sizeof b);
     return b & 0x80000000u ? ~b : b | 0x80000000u;
 }
 
@@ -183,15 +195,10 @@ static double log_weight(const struct di_law *law, size_t i)
     return ((double)law->x[i] - (double)law->max) / law->temperature;
 }
 
-static uint64_t weight_of(double log_w)
-{
-    return log_w < LOG_SMALLEST ? 0 : (uint64_t)(di_portable_exp(log_w) * (double)WEIGHT_ONE);
-}
-
 static void weigh(struct di_law *law)
 {
     for (size_t i = 0; i < law->vocab; i++)
-        law->weight[i] = weight_of(log_weight(law, i));
+        law->weight[i] = di_weight_of(log_weight(law, i));
     law->weighed = true;
 }
 
@@ -250,14 +257,6 @@ static uint64_t sum_support(const struct di_law *law)
     return sum;
 }
 
-/* share in (0, 1] of an integer, rounded up, at least 1; the share counts as a multiple of 2^-53. */
-static uint64_t share_of(double share, uint64_t total)
-{
-    unsigned __int128 product = (unsigned __int128)(uint64_t)(share * 0x1p53) * total;
-    uint64_t r = (uint64_t)((product + (((unsigned __int128)1 << 53) - 1)) >> 53);
-    return r ? r : 1;
-}
-
 static void cut_support(struct di_law *law, const struct di_sampling_params *p)
 {
     if (p->top_k > 0 && (uint64_t)p->top_k < law->n_allowed) {
@@ -268,38 +267,33 @@ static void cut_support(struct di_law *law, const struct di_sampling_params *p)
         weigh(law);
     if (p->top_p < 1.0) {
         /* the boundary lies inside the top-k prefix, because no more than its own weight is asked for */
-        law->cut = find_cut(law, true, share_of(p->top_p, sum_support(law)));
+        law->cut = find_cut(law, true, di_share_of(p->top_p, sum_support(law)));
         law->has_cut = true;
     }
     if (p->min_p > 0.0)
-        law->min_weight = share_of(p->min_p, WEIGHT_ONE);
+        law->min_weight = di_share_of(p->min_p, DI_WEIGHT_ONE);
 }
 
 di_status di_law_load(struct di_law *law, const struct di_row *row, di_error *err)
 {
     const struct di_sampling_params *p = row->params;
-    di_status status = DI_OK;
-    TRY(check_finite(row->logits, law->vocab, err));
+    di_status status = di_row_check_finite(row->logits, law->vocab, err);
+    if (status != DI_OK)
+        return status;
     for (size_t i = 0; i < law->vocab; i++)
         law->x[i] = row->logits[i] + 0.0f; /* -0 becomes 0 */
-    for (size_t i = 0; i < p->n_bias; i++)
-        law->x[p->bias[i].id] = to_logit((double)law->x[p->bias[i].id] + (double)p->bias[i].value);
-    if (row->counts && di_sampling_needs_counts(p))
-        penalise(law->x, row->counts, p);
+    di_row_edit(row, law->x);
     forbid(law, row);
     find_first(law);
-    bool early = !row->allowed && p->min_tokens > 0 && row->n_generated < (uint64_t)p->min_tokens;
-    CHECK(law->n_allowed > 0, err, DI_ERR_INVALID, early ? "min_tokens" : "allowed_token_ids", "no token may stand at position %llu: %s",
-          (unsigned long long)row->position,
-          early ? "nothing is left beside the end id and the stop_token_ids" : "bans and masks exclude all of them");
+    if (law->n_allowed == 0)
+        return di_row_fail_empty(row, err);
     law->greedy = di_sampling_is_greedy(p);
     law->temperature = law->greedy ? 1.0 : p->temperature;
     law->weighed = law->has_cut = false;
     law->min_weight = law->mass = 0;
     if (!law->greedy)
         cut_support(law, p);
-out:
-    return status;
+    return DI_OK;
 }
 
 /* ---- using the law ---- */
@@ -345,7 +339,7 @@ int32_t di_law_draw(const struct di_law *law, const struct di_noise *noise)
     int32_t winner = law->first;
     for (size_t base = 0; base < law->vocab; base += 4) {
         size_t end = base + 4 < law->vocab ? base + 4 : law->vocab;
-        double limit = (double)law->max + (best - LARGEST_GUMBEL) * law->temperature;
+        double limit = (double)law->max + (best - DI_LARGEST_GUMBEL) * law->temperature;
         bool any = false;
         for (size_t i = base; i < end; i++)
             any = any || (double)law->x[i] >= limit;
@@ -356,7 +350,7 @@ int32_t di_law_draw(const struct di_law *law, const struct di_noise *noise)
             double y = log_weight(law, i);
             if (hopeless(words.w[i - base], y - best) || !in_support(law, i))
                 continue;
-            double value = y + gumbel(words.w[i - base]);
+            double value = y + di_gumbel_of(words.w[i - base]);
             if (value > best || (value == best && (int32_t)i < winner)) {
                 best = value;
                 winner = (int32_t)i;
@@ -368,17 +362,6 @@ int32_t di_law_draw(const struct di_law *law, const struct di_noise *noise)
 
 /* ---- one token ---- */
 
-/* Keep the n first tokens of the order; ids arrive in rising order. */
-static void keep_top(struct di_sample *out, size_t n, int32_t id, float x)
-{
-    if (n == 0 || (out->n_top == n && !(x > out->top[n - 1].logprob)))
-        return;
-    size_t at = out->n_top < n ? out->n_top++ : n - 1;
-    for (; at > 0 && x > out->top[at - 1].logprob; at--)
-        out->top[at] = out->top[at - 1];
-    out->top[at] = (struct di_logprob){id, x};
-}
-
 di_status di_row_logprobs(const float *logits, size_t vocab, int32_t id, size_t n_top, struct di_sample *out, di_error *err)
 {
     di_status status = DI_OK;
@@ -386,21 +369,30 @@ di_status di_row_logprobs(const float *logits, size_t vocab, int32_t id, size_t 
     out->n_top = 0;
     CHECK(n_top <= DI_MAX_TOP_LOGPROBS && id >= 0 && (size_t)id < vocab, err, DI_ERR_INVALID, "logprobs",
           "id %d and %zu alternatives of %zu ids were asked for", (int)id, n_top, vocab);
-    TRY(check_finite(logits, vocab, err));
+    TRY(di_row_check_finite(logits, vocab, err));
     float max = logits[0];
     for (size_t i = 1; i < vocab; i++)
         max = logits[i] > max ? logits[i] : max;
     uint64_t sum = 0; /* integers, so that the order of summation doesn't matter; off by at most vocab * 2^-39 */
     for (size_t i = 0; i < vocab; i++) {
-        sum += weight_of((double)logits[i] - (double)max);
-        keep_top(out, n_top, (int32_t)i, logits[i]);
+        sum += di_weight_of((double)logits[i] - (double)max);
+        di_sample_keep_top(out, n_top, (int32_t)i, logits[i]);
     }
-    double log_sum = (double)max + di_portable_log((double)sum) - WEIGHT_BITS * DI_LN2;
+    double log_sum = (double)max + di_portable_log((double)sum) - DI_WEIGHT_BITS * DI_LN2;
     out->logprob = (float)((double)logits[id] - log_sum);
     for (size_t i = 0; i < out->n_top; i++)
         out->top[i].logprob = (float)((double)out->top[i].logprob - log_sum);
 out:
     return status;
+}
+
+/* A token without its log-probability. */
+static di_status bare_sample(int32_t id, struct di_sample *out)
+{
+    out->id = id;
+    out->logprob = NAN;
+    out->n_top = 0;
+    return DI_OK;
 }
 
 di_status di_sample_row(struct di_law *law, const struct di_row *row, uint64_t key, struct di_sample *out, di_error *err)
@@ -410,10 +402,18 @@ di_status di_sample_row(struct di_law *law, const struct di_row *row, uint64_t k
     if (status != DI_OK)
         return status;
     int32_t id = di_law_draw(law, &noise);
-    if (row->params->logprobs)
-        return di_row_logprobs(row->logits, law->vocab, id, (size_t)row->params->top_logprobs, out, err);
-    out->id = id;
-    out->logprob = NAN;
-    out->n_top = 0;
-    return DI_OK;
+    return row->params->logprobs ? di_row_logprobs(row->logits, law->vocab, id, (size_t)row->params->top_logprobs, out, err)
+                                 : bare_sample(id, out);
+}
+
+void di_sample_task_run(struct di_law *law, const struct di_sample_task *task, struct di_sample_result *result)
+{
+    const struct di_row *row = &task->row;
+    if (task->forced < 0)
+        result->status = di_sample_row(law, row, task->key, &result->sample, &result->err);
+    else if (row->params->logprobs)
+        result->status =
+            di_row_logprobs(row->logits, law->vocab, task->forced, (size_t)row->params->top_logprobs, &result->sample, &result->err);
+    else
+        result->status = bare_sample(task->forced, &result->sample);
 }
