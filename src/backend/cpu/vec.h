@@ -27,6 +27,7 @@ VEC_INLINE vf vf_max(vf a, vf b) { return _mm512_max_ps(a, b); }
 VEC_INLINE vf vf_min(vf a, vf b) { return _mm512_min_ps(a, b); }
 VEC_INLINE vf vf_fma(vf a, vf b, vf c) { return _mm512_fmadd_ps(a, b, c); }
 VEC_INLINE vm vf_gt(vf a, vf b) { return _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ); }
+VEC_INLINE vm vf_ge(vf a, vf b) { return _mm512_cmp_ps_mask(a, b, _CMP_GE_OQ); }
 VEC_INLINE vf vf_select(vm m, vf a, vf b) { return _mm512_mask_blend_ps(m, b, a); }
 VEC_INLINE vf vf_round(vf v) { return _mm512_roundscale_ps(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
 VEC_INLINE vi vf_bits(vf v) { return _mm512_castps_si512(v); }
@@ -47,6 +48,10 @@ VEC_INLINE vi vi_xor(vi a, vi b) { return _mm512_xor_si512(a, b); }
 VEC_INLINE vm vi_gt(vi a, vi b) { return _mm512_cmpgt_epi32_mask(a, b); }
 VEC_INLINE vi vi_select(vm m, vi a, vi b) { return _mm512_mask_blend_epi32(m, b, a); }
 VEC_INLINE uint32_t vm_bits(vm m) { return m; }
+VEC_INLINE vm vm_from_bits(uint32_t bits) { return (vm)bits; }
+VEC_INLINE vm vm_and(vm a, vm b) { return (vm)(a & b); }
+/* The chosen lanes move to the front; what is behind them means nothing. */
+VEC_INLINE vf vf_pack(vm m, vf v) { return _mm512_maskz_compress_ps(m, v); }
 /* Low byte of every lane. */
 VEC_INLINE void vi_store_u8(uint8_t *p, vi v) { _mm_storeu_si128((__m128i *)p, _mm512_cvtepi32_epi8(v)); }
 
@@ -138,6 +143,10 @@ VEC_INLINE vm vf_gt(vf a, vf b)
 {
     return (vm){_mm256_castps_si256(_mm256_cmp_ps(a.lo, b.lo, _CMP_GT_OQ)), _mm256_castps_si256(_mm256_cmp_ps(a.hi, b.hi, _CMP_GT_OQ))};
 }
+VEC_INLINE vm vf_ge(vf a, vf b)
+{
+    return (vm){_mm256_castps_si256(_mm256_cmp_ps(a.lo, b.lo, _CMP_GE_OQ)), _mm256_castps_si256(_mm256_cmp_ps(a.hi, b.hi, _CMP_GE_OQ))};
+}
 VEC_INLINE vf vf_select(vm m, vf a, vf b)
 {
     return (vf){_mm256_blendv_ps(b.lo, a.lo, _mm256_castsi256_ps(m.lo)), _mm256_blendv_ps(b.hi, a.hi, _mm256_castsi256_ps(m.hi))};
@@ -168,6 +177,13 @@ VEC_INLINE uint32_t vm_bits(vm m)
 {
     return (uint32_t)_mm256_movemask_ps(_mm256_castsi256_ps(m.lo)) | (uint32_t)_mm256_movemask_ps(_mm256_castsi256_ps(m.hi)) << 8;
 }
+VEC_INLINE vm vm_from_bits(uint32_t bits)
+{
+    const __m256i bit = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
+    __m256i lo = _mm256_set1_epi32((int32_t)bits), hi = _mm256_srli_epi32(lo, 8);
+    return (vm){_mm256_cmpeq_epi32(_mm256_and_si256(lo, bit), bit), _mm256_cmpeq_epi32(_mm256_and_si256(hi, bit), bit)};
+}
+VEC_INLINE vm vm_and(vm a, vm b) { return vi_and(a, b); }
 VEC_INLINE void vi_store_u8(uint8_t *p, vi v)
 {
     const __m256i low = _mm256_set1_epi32(255);
@@ -176,6 +192,15 @@ VEC_INLINE void vi_store_u8(uint8_t *p, vi v)
     _mm_storeu_si128((__m128i *)p, _mm_packus_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1)));
 }
 
+VEC_INLINE vf vf_pack(vm m, vf v)
+{
+    float from[16], to[16];
+    uint32_t bits = vm_bits(m);
+    vf_store(from, v);
+    for (int n = 0; bits; bits &= bits - 1)
+        to[n++] = from[__builtin_ctz(bits)];
+    return vf_load(to);
+}
 VEC_INLINE __m256 vf_low8(vf v) { return v.lo; }
 VEC_INLINE __m256 vf_high8(vf v) { return v.hi; }
 VEC_INLINE vf vf_bf16(const uint8_t *p)

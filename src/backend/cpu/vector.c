@@ -40,7 +40,10 @@ struct di_cpu_scratch di_cpu_vector_scratch(const struct di_backend_params *p, e
     struct vec_arena row = {0}; /* one cache row before packing */
     vec_take(&row, (size_t)(d > c->index_head_dim ? d : c->index_head_dim), sizeof(float));
 
+    struct vec_arena sample = {0};
+    sample_take(&sample, (size_t)c->vocab_size);
+
     s.shared = max2(mix.used, max2(index.used, att.used));
-    s.per_thread = max2(max2(mix_thread.used, row.used), max2(index_thread.used, max2(att_thread.used, few.used)));
+    s.per_thread = max2(max2(mix_thread.used, max2(row.used, sample.used)), max2(index_thread.used, max2(att_thread.used, few.used)));
     return s;
 }

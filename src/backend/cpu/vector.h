@@ -52,6 +52,17 @@ static inline struct topk topk_take(struct vec_arena *a, int k, int64_t cap)
         .k = k, .cap = (int)cap, .key = vec_take(a, (size_t)cap + 32, 4), .id = vec_take(a, (size_t)cap + 32, 4), .bound = INT32_MIN};
 }
 
+/* sample, of one thread: a row's processed logits; the list of those that a threshold lies among, and their weights. Padded by one vector. */
+struct sample_work {
+    float *x, *list;
+    uint64_t *weight;
+};
+static inline struct sample_work sample_take(struct vec_arena *a, size_t vocab)
+{
+    size_t n = vocab + 64;
+    return (struct sample_work){vec_take(a, n, sizeof(float)), vec_take(a, n, sizeof(float)), vec_take(a, n, sizeof(uint64_t))};
+}
+
 /* index_select: up to INDEX_ROWS queries as small integers with their lists, and one tile of keys that they share. */
 #define TILE_KEYS 32
 #define INDEX_ROWS 4

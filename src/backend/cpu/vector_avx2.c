@@ -3,6 +3,7 @@
 #include "backend/cpu/vector_cache.h"
 #include "backend/cpu/vector_dense.h"
 #include "backend/cpu/vector_index.h"
+#include "backend/cpu/vector_sample.h"
 #include "backend/cpu/vector_table.h"
 
 void di_cpu_vector_ops_avx2(struct di_ops *ops)

@@ -22,6 +22,7 @@ static void vector_table(struct di_ops *ops)
     ops->attention = vec_attention;
     ops->engram_gather = vec_engram_gather;
     ops->engram_gate = vec_engram_gate;
+    ops->sample = vec_sample;
 }
 
 #endif
