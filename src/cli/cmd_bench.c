@@ -8,7 +8,7 @@
 
 #define FIELD(name) offsetof(struct di_bench_options, name)
 static const struct di_option table[] = {
-    {"suite", DI_OPT_CHOICE, FIELD(suite), "kernels", 0, 0, "kernels|vector|model|cache|engine", "NAME", "What to measure.", false},
+    {"suite", DI_OPT_CHOICE, FIELD(suite), "kernels", 0, 0, "kernels|vector|sampler|model|cache|engine", "NAME", "What to measure.", false},
     {"cpu-isa", DI_OPT_STRING, FIELD(isa), NULL, 0, 0, NULL, "NAME", "Instruction set: avx2, avx512, avx512bf16 or amx; default the best.",
      false},
     {"threads", DI_OPT_INT, FIELD(threads), "0", 0, DI_POOL_MAX_THREADS, NULL, "N", "Threads; 0 is all processors.", false},
@@ -31,11 +31,8 @@ static const struct di_option table[] = {
 static const struct suite {
     const char *name;
     di_status (*run)(const struct di_bench_options *o, di_error *err);
-} suites[] = {{"kernels", di_bench_kernels},
-              {"vector", di_bench_vector},
-              {"model", di_bench_model},
-              {"cache", di_bench_cache},
-              {"engine", di_bench_engine}};
+} suites[] = {{"kernels", di_bench_kernels}, {"vector", di_bench_vector}, {"sampler", di_bench_sampler},
+              {"model", di_bench_model},     {"cache", di_bench_cache},   {"engine", di_bench_engine}};
 
 static int run(const void *options)
 {
@@ -51,7 +48,8 @@ static int run(const void *options)
 const struct di_command di_cmd_bench = {
     .name = "bench",
     .summary = "measure speed: floor, measured, percent of floor",
-    .usage = "[--suite kernels|vector|model|cache|engine] [--model DIR] [--cpu-isa NAME] [--threads N] [--rounds N] [--filter TEXT]",
+    .usage =
+        "[--suite kernels|vector|sampler|model|cache|engine] [--model DIR] [--cpu-isa NAME] [--threads N] [--rounds N] [--filter TEXT]",
     .options = table,
     .n_options = sizeof table / sizeof *table,
     .options_size = sizeof(struct di_bench_options),
