@@ -65,7 +65,7 @@ def peak_rss(pid):
 
 
 def is_sanitized(binary):
-    return b"__asan_init" in read(binary)
+    return re.search(b"__[at]san_init", read(binary)) is not None
 
 
 class Program:

@@ -14,7 +14,7 @@ import time
 
 from program import NANO, ROOT, Count, Program
 
-WAIT = 60  # seconds that anything may take before the test gives up
+WAIT = 240  # seconds that anything may take before the test gives up
 
 
 class Server:

@@ -28,7 +28,7 @@ from program import NANO, Count, eval_items
 BUDGET = 66 * 1024
 AXE = pathlib.Path(axe_playwright_python.__file__).parent / "axe.min.js"
 WAIT = 20000  # milliseconds
-SKIPPED = 77  # exit status: this system's packages have no browser (Ubuntu's are snaps)
+SKIPPED = 77  # exit status; the test may be skipped: Ubuntu's packages have no browser (they are snaps)
 
 
 def start_browser(playwright):

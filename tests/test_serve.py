@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """deepinfer serve as a service: HTTP, keys, limits, cancelling, draining. What the bodies say is tested elsewhere. usage: test_serve.py --binary FILE
+(also run with sanitizers)
 
 Tests named report_NN replay failures that people reported of servers of this kind."""
 import http.client

@@ -1,3 +1,4 @@
+/* not run under TSan: no threads */
 #include "base/file.h"
 
 #include "base/log.h"

@@ -1,3 +1,4 @@
+/* not run under TSan: no threads */
 #include "base/options.h"
 
 #include "base/file.h"

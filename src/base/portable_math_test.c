@@ -1,3 +1,4 @@
+/* not run under TSan: no threads */
 #include "base/philox.h"
 #include "base/portable_math.h"
 

@@ -1,3 +1,4 @@
+/* not run under TSan: no threads */
 #include "cache/block_key.h"
 
 #include "base/mem.h"

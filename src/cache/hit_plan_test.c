@@ -1,3 +1,4 @@
+/* not run under TSan: no threads */
 #include "cache/hit_plan.h"
 
 #include <setjmp.h>

@@ -1,3 +1,4 @@
+/* not run under TSan: no threads */
 /* The memory of the cached state is what the plan says: 890 bytes a token at full size (spec/model.md §6), to the byte. */
 #include "cache/kv_store.h"
 

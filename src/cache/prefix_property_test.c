@@ -1,3 +1,4 @@
+/* not run under TSan: no threads */
 /* The whole cache against a trivially correct model. Requests with random texts live in a real store; the "network" writes, at every
  * position, a hash of everything up to it into G, rings and tails, and before each chunk everything that the chunk's rows may read is
  * compared with what a cold run would have written. Matches are compared with a search through plain lists of what the index holds. */

@@ -1,3 +1,4 @@
+/* not run under TSan: no threads */
 #include "cache/hit_plan.h"
 #include "cache/kv_store.h"
 #include "cache/prefix.h"

@@ -1,3 +1,4 @@
+/* not run under TSan: no threads */
 /* Inventory against the published totals (spec/model.md §2), and checkpoints that were damaged in one way each. */
 #include "checkpoint/checkpoint.h"
 

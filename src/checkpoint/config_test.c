@@ -1,3 +1,4 @@
+/* not run under TSan: no threads */
 /* config.json: the released one, those of the test models, and one mutation for each rule of spec/model.md §1. */
 #include "checkpoint/config.h"
 

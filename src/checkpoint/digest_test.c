@@ -1,3 +1,4 @@
+/* not run under TSan: no threads */
 /* The digest of a checkpoint: equal for equal files wherever they lie, another one for every byte that is read. */
 #include "checkpoint/digest.h"
 

@@ -1,3 +1,4 @@
+/* not run under TSan: no threads */
 /* The published values of spec/model.md §5.9, and the fields of the golden vectors. */
 #include "checkpoint/engram_hash.h"
 

@@ -1,3 +1,4 @@
+/* not run under TSan: no threads */
 /* Number formats and block quantisers: exhaustive over codes, brute force over all bf16 values for the facts of spec/model.md §4.1. */
 #include "checkpoint/formats.h"
 

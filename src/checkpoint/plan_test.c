@@ -1,3 +1,4 @@
+/* not run under TSan: no threads */
 /* The memory plan against the published figures (spec/model.md §2.1, §6) and, for a small model, against sums made by hand. */
 #include "checkpoint/plan.h"
 

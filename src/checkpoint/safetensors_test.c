@@ -1,3 +1,4 @@
+/* not run under TSan: no threads */
 /* The safetensors reader against files that lie, and the writer against the reader. */
 #include "checkpoint/safetensors.h"
 

@@ -1,3 +1,4 @@
+/* not run under TSan: no threads */
 #include "cli/io.h"
 
 #include "base/file.h"

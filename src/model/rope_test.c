@@ -1,3 +1,4 @@
+/* not run under TSan: no threads */
 #include "checkpoint/formats.h"
 #include "model/model.h"
 

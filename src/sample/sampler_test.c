@@ -1,3 +1,4 @@
+/* not run under TSan: no threads */
 #include "sample/sampler.h"
 
 #include "base/philox.h"

@@ -1,3 +1,4 @@
+/* not run under TSan: no threads */
 #include "server/auth.h"
 
 #include <setjmp.h>

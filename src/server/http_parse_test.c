@@ -1,3 +1,4 @@
+/* not run under TSan: no threads */
 #include "server/http_parse.h"
 
 #include <setjmp.h>

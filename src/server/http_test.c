@@ -1,3 +1,4 @@
+/* not run under TSan: no threads */
 /* The transport alone, over loopback: what a service sees of requests, however they are cut and whenever memory runs out. */
 #include "server/http.h"
 

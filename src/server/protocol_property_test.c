@@ -1,3 +1,4 @@
+/* not run under TSan: no threads */
 /* "The stream adds up to the whole answer": random records through both forms of every dialect. And that no order of records, valid or
  * not, makes bytes that are no events. */
 #include "server/protocol.h"

@@ -1,3 +1,4 @@
+/* not run under TSan: no threads */
 /* Protocols against the official library's event streams (tests/data/server/recipe_streams.jsonl), against themselves (a stream adds up
  * to the whole answer), and what is refused. */
 #include "server/protocol.h"

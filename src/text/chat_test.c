@@ -1,3 +1,4 @@
+/* not run under TSan: no threads */
 /* Golden prompts, refusals and limits of the chat encoding; vectors in tests/data/text. */
 #include "text/chat.h"
 

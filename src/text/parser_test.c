@@ -1,3 +1,4 @@
+/* not run under TSan: no threads */
 #include "text/message.h"
 
 #include "base/file.h"

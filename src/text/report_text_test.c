@@ -1,3 +1,4 @@
+/* not run under TSan: no threads */
 /* Failures that people reported of other engines' text side, each as a test of its number (docs/reports.md). */
 #include "text/chat.h"
 #include "text/message.h"

@@ -1,3 +1,4 @@
+/* not run under TSan: no threads */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,3 +1,4 @@
+/* not run under TSan: no threads */
 #include "text/turn_memory.h"
 
 #include <setjmp.h>
