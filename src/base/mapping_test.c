@@ -174,6 +174,29 @@ static void test_shortened(void **state)
     assert_true(is_default());
 }
 
+/* A page that is lost although the file looks as before, as on a disk that fails. */
+static void test_lost_page(void **state)
+{
+    (void)state;
+    set_default();
+    char path[40];
+    int fd = make_file(path);
+    unlink(path);
+    struct stat sb;
+    struct di_mapping *m;
+    di_error err = {0};
+    assert_int_equal(fstat(fd, &sb), 0);
+    assert_int_equal(di_mapping_open(dup(fd), path, PAGES * page, &m, &err), DI_OK);
+    assert_int_equal(ftruncate(fd, (off_t)page), 0);
+    assert_int_equal(di_mapping_data(m)[5 * page], 0);
+    assert_int_equal(ftruncate(fd, sb.st_size), 0);
+    assert_int_equal(futimens(fd, (struct timespec[2]){sb.st_atim, sb.st_mtim}), 0);
+    assert_int_equal(di_mapping_check(m, &err), DI_ERR_IO);
+    assert_non_null(strstr(err.message, "cannot be read any more"));
+    di_mapping_close(m);
+    close(fd);
+}
+
 /* ---------------------------------------------------------------- manners */
 
 static sigjmp_buf back;
@@ -274,10 +297,8 @@ static void test_refusals(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_what_is_a_change),
-        cmocka_unit_test(test_shortened),
-        cmocka_unit_test(test_foreign_faults),
-        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_what_is_a_change), cmocka_unit_test(test_shortened), cmocka_unit_test(test_lost_page),
+        cmocka_unit_test(test_foreign_faults),   cmocka_unit_test(test_refusals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
