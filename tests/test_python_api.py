@@ -332,9 +332,9 @@ def types(count):
             pathlib.Path(folder, name).write_text(text, encoding="utf-8")
         config = {"include": ["."], "typeCheckingMode": "strict", "extraPaths": [PACKAGE], "reportUnnecessaryTypeIgnoreComment": "error"}
         pathlib.Path(folder, "pyrightconfig.json").write_text(json.dumps(config), encoding="utf-8")
-        env = {**os.environ, "MYPYPATH": PACKAGE, "PYRIGHT_PYTHON_IGNORE_WARNINGS": "1", "NO_COLOR": "1"}
+        env = {**os.environ, "MYPYPATH": PACKAGE, "PYTHONPATH": PACKAGE, "PYRIGHT_PYTHON_IGNORE_WARNINGS": "1", "NO_COLOR": "1"}
         results = [(len(files) == 5, sorted(files))]
-        for tool in (["mypy", "--strict", "--cache-dir", os.devnull, os.path.join(PACKAGE, "deepinfer"), *sorted(files), "typed.py"], ["pyright", "-p", folder]):
+        for tool in (["mypy", "--strict", "--cache-dir", os.devnull, os.path.join(PACKAGE, "deepinfer"), *sorted(files), "typed.py"], ["pyright", "-p", folder], ["pyright", "--verifytypes", "deepinfer", "--ignoreexternal"]):
             run = subprocess.run([sys.executable, "-m", *tool], cwd=folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=300, check=False)
             results.append((run.returncode == 0, (tool[0], run.stdout)))
     count.group("types of the examples, strictly", results)

@@ -53,9 +53,9 @@ class Engine:
     fork every call is refused and closing does nothing: neither the threads nor the locks that they held are there."""
 
     def __init__(self, model: "str | os.PathLike[str]", seed: int = 0, **options: Any) -> None:
-        self.lib = lib.use_library()
+        self.lib: ctypes.CDLL = lib.use_library()
         self.handle: Optional[c_void_p] = None
-        self.forks = Process.forks
+        self.forks: int = Process.forks
         config = lib.EngineConfig()
         self.lib.di_engine_config_init(byref(config), sizeof(config))
         config.model = _check.path(model, "model")
@@ -65,14 +65,15 @@ class Engine:
         seed = _check.whole(seed, "seed", 0, SEED_MASK)
         handle, err = c_void_p(), lib.Error()
         self._check(self.lib.di_engine_open(byref(config), byref(handle), byref(err)), err)
-        self.handle, self.seed = handle, seed
-        self.drive = threading.Lock()
+        self.handle = handle
+        self.seed: int = seed
+        self.drive: threading.Lock = threading.Lock()
         self.sinks: dict[int, Sink] = {}
-        self.numbers = itertools.count(1)
+        self.numbers: itertools.count[int] = itertools.count(1)
         self.reader: Optional[threading.Thread] = None
         info = lib.ModelInfo()
         self._check(self.lib.di_engine_info(handle, byref(info), sizeof(info), byref(err)), err)
-        self.info = info
+        self.info: lib.ModelInfo = info
 
     @staticmethod
     def _set(config: lib.EngineConfig, name: str, value: Any) -> None:
@@ -292,17 +293,19 @@ class Collector:
     """Gathers the records of one request."""
 
     def __init__(self, engine: Engine, prompt: Any, params: SamplingParams, index: int = 0) -> None:
-        self.engine, self.prompt, self.params = engine, prompt, params
-        self.id = 0
+        self.engine: Engine = engine
+        self.prompt: Any = prompt
+        self.params: SamplingParams = params
+        self.id: int = 0
         self.seed: Optional[int] = None
-        self.completion = CompletionOutput(index, logprobs=[] if params.wants_logprobs else None)
+        self.completion: CompletionOutput = CompletionOutput(index, logprobs=[] if params.wants_logprobs else None)
         self.texts: list[str] = []
         self.reasonings: list[str] = []
         self.records: list[TokenRecord] = []
-        self.usage = Usage()
-        self.metrics = RequestMetrics()
+        self.usage: Usage = Usage()
+        self.metrics: RequestMetrics = RequestMetrics()
         self.error: Optional[DeepInferError] = None
-        self.finished = False
+        self.finished: bool = False
 
     def take(self, out: lib.Output) -> None:
         c = self.completion

@@ -53,10 +53,10 @@ IGNORED: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "quantization": ("None", lambda v: v is None),
 }
 # Silent at these values: they are what we do.
-NATURAL = {"trust_remote_code": (False,), "disable_log_stats": (True,), "chunked_prefill": (True, False), "enable_chunked_prefill": (True,),
+NATURAL: dict[str, tuple[Any, ...]] = {"trust_remote_code": (False,), "disable_log_stats": (True,), "chunked_prefill": (True, False), "enable_chunked_prefill": (True,),
            "tokens_per_block": (-1,), "lookahead_tokens": (0,), "stop_preempted_request": (False,), "dtype": ("auto", "bfloat16"),
            "kv_cache_dtype": ("auto",), "engine_rank": (0,), "engine_group_rank": (0,)}
-ONLY = {"load_format": ("auto", ["dummy"]), "engine_type": ("NORMAL", ["PROMPT", "COMPLETION"])}
+ONLY: dict[str, tuple[str, list[str]]] = {"load_format": ("auto", ["dummy"]), "engine_type": ("NORMAL", ["PROMPT", "COMPLETION"])}
 _warned: set[str] = set()
 
 

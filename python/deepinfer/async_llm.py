@@ -39,7 +39,7 @@ class AsyncLLM:
     model, seed, engine_args: as for LLM."""
 
     def __init__(self, model: "str | os.PathLike[str]", *, seed: int = 0, **engine_args: Any) -> None:
-        self.engine = Engine(model, seed, **engine_options(model, engine_args))
+        self.engine: Engine = Engine(model, seed, **engine_options(model, engine_args))
         self.engine.start()
 
     def generate(self, prompt: OnePrompt, sampling_params: Optional[SamplingParams] = None, *, priority: int = 0) -> AsyncIterator[Delta]:

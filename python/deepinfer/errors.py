@@ -3,9 +3,13 @@ from __future__ import annotations
 
 
 class DeepInferError(Exception):
+    """What the engine refuses or cannot do; further kinds are derived from it. code: "io", "format", ...; message: a sentence; where: what it is about."""
+
     def __init__(self, code: str, message: str, where: str = "") -> None:
         super().__init__(code, message, where)  # what it is made from again when it is copied or comes from another process
-        self.code, self.message, self.where = code, message, where
+        self.code: str = code
+        self.message: str = message
+        self.where: str = where
 
     def __str__(self) -> str:
         return f"{self.where}: {self.message}" if self.where else self.message
@@ -28,7 +32,7 @@ class NotFoundError(DeepInferError, LookupError):
 
 
 class OutOfMemoryError(DeepInferError, MemoryError):
-    pass
+    """An allocation failed."""
 
 
 BY_NAME: dict[str, type[DeepInferError]] = {

@@ -107,8 +107,8 @@ class _Opening:
         if expert_parallel_size != 1:
             engine_args["expert_parallel_size"] = expert_parallel_size
         options = engine_options(model, {"tokenizer": tokenizer, "trust_remote_code": trust_remote_code, **engine_args})
-        self.decode_sequence = _check.truth(decode_sequence, "decode_sequence")
-        self.engine = Engine(model, seed, **options)
+        self.decode_sequence: bool = _check.truth(decode_sequence, "decode_sequence")
+        self.engine: Engine = Engine(model, seed, **options)
 
 
 class LLM(_Opening):

@@ -21,7 +21,7 @@ class LLMEngine:
     model, seed, engine_args: as for LLM."""
 
     def __init__(self, model: "str | os.PathLike[str]", *, seed: int = 0, **engine_args: Any) -> None:
-        self.engine = Engine(model, seed, **engine_options(model, engine_args))
+        self.engine: Engine = Engine(model, seed, **engine_options(model, engine_args))
         self._requests: dict[Any, RecordCollector] = {}
 
     @classmethod

@@ -8,31 +8,46 @@ from typing import Any, Optional
 
 @dataclasses.dataclass
 class Logprob:
+    """A token's log-probability in the model's own distribution; rank: among the reported alternatives, from 1, None if it is none of them."""
+
     logprob: float
-    rank: Optional[int] = None  # among the reported alternatives, from 1; None: it is not one of them
+    rank: Optional[int] = None
 
 
 @dataclasses.dataclass
 class ToolCall:
+    """A call of a tool; arguments: JSON text."""
+
     name: str
-    arguments: str  # JSON text
+    arguments: str
 
 
 @dataclasses.dataclass
 class CompletionOutput:
+    """One answer.
+
+    index: which of SamplingParams.n.
+    text, token_ids: the answer; the end id is the last token.
+    logprobs: an entry for each token: its own and the alternatives'; None unless asked for. cumulative_logprob: their sum over the answer.
+    finish_reason: "stop", "length", "tool_calls", "abort", "deadline" or "error".
+    stop_reason: the stop text or id that ended it; None: the model's own end.
+    reasoning, tool_calls: of chat."""
+
     index: int = 0
     text: str = ""
-    token_ids: list[int] = dataclasses.field(default_factory=list)  # the end id included
-    logprobs: Optional[list[dict[int, Logprob]]] = None  # one entry per token: the token's own and the alternatives
+    token_ids: list[int] = dataclasses.field(default_factory=list)
+    logprobs: Optional[list[dict[int, Logprob]]] = None
     cumulative_logprob: Optional[float] = None
-    finish_reason: Optional[str] = None  # "stop", "length", "tool_calls", "abort", "deadline", "error"
-    stop_reason: "int | str | None" = None  # the stop string or id that ended it; None: the model's own end
-    reasoning: str = ""  # chat
-    tool_calls: list[ToolCall] = dataclasses.field(default_factory=list)  # chat
+    finish_reason: Optional[str] = None
+    stop_reason: "int | str | None" = None
+    reasoning: str = ""
+    tool_calls: list[ToolCall] = dataclasses.field(default_factory=list)
 
 
 @dataclasses.dataclass
 class Usage:
+    """Tokens; reasoning_tokens are some of completion_tokens, cached_tokens those of prompt_tokens that were not computed again."""
+
     prompt_tokens: int = 0
     completion_tokens: int = 0
     reasoning_tokens: int = 0
