@@ -281,6 +281,35 @@ def test_calls_of_tools_that_were_not_offered(c):
     yield [i["type"] for i in r["output"]] == ["reasoning", "message"], r
 
 
+def test_cut_calls(c):
+    """A stop id inside the only call: no call was made, whatever was closed of it is there, and the id is named."""
+    stop = c.server.post("/tokenize", {"prompt": "umbrella", "add_special_tokens": False}).json()["tokens"][:1]
+    fields = {"temperature": 0, "thinking": OFF, "stop_token_ids": stop}
+    yield from both(c, "chat", {"messages": user(ASK_PRICE), "tools": CHAT_TOOLS, "max_tokens": 160, **fields}, "cut call")
+    choice = c.post("chat", {"messages": user(ASK_PRICE), "tools": CHAT_TOOLS, "max_tokens": 160, **fields}).json()["choices"][0]
+    yield choice["finish_reason"] == "stop" and choice["stop_reason"] == stop[0], choice
+    yield choice["message"]["tool_calls"][0]["function"]["arguments"] == "{\"product\": \"", choice
+    body = {"messages": user(ASK_PRICE), "tools": CLAUDE_TOOLS, "max_tokens": 160, **fields}
+    yield from both(c, "messages", body, "cut call")
+    m = c.post("messages", body).json()
+    yield m["stop_reason"] == "end_turn" and m["content"][-1]["type"] == "tool_use" and m["content"][-1]["input"] == {}, m
+    body = {"input": ASK_PRICE, "tools": FLAT_TOOLS, "max_output_tokens": 160, **fields}
+    yield from both(c, "responses", body, "cut call")
+    item = c.post("responses", body).json()["output"][-1]
+    yield item["type"] == "function_call" and item["status"] == "incomplete", item
+
+
+def test_markup_is_never_half_shown(c):
+    """The id of the markup is half a tag: what stands around it is text, so it is shown, too, where it is no markup."""
+    mark = "｜DSML｜"
+    bias = {str(c.server.post("/tokenize", {"prompt": mark, "add_special_tokens": False}).json()["tokens"][0]): 100}
+    for dialect, body in (("chat", {"messages": user("Hi"), "thinking": OFF}), ("chat", {"messages": user("Hi")}), ("messages", {"messages": user("Hi"), "thinking": OFF}),
+                          ("responses", {"input": "Hi"}), ("completions", {"prompt": "</"})):
+        body = {**body, "logit_bias": bias, "temperature": 0, "max_output_tokens" if dialect == "responses" else "max_tokens": 2}
+        yield from both(c, dialect, body, "markup")
+        yield mark + mark in c.post(dialect, body).body.decode(), dialect
+
+
 def report_12_forced_tools_while_thinking(c):
     for thinking in ({}, {"thinking": {"type": "enabled"}}, {"thinking": OFF}):
         for choice in ("required", {"type": "function", "function": {"name": "get_price"}}):
@@ -549,7 +578,8 @@ def test_errors(c):
            ({"messages": [{"role": "alien", "content": ""}]}, "messages[0].role"), ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools[0].function.name"),
            ({"tool_choice": {"type": "function", "function": {"name": "x"}}, "tools": CHAT_TOOLS}, "tool_choice"), ({"response_format": {"type": "regex", "regex": "a"}}, "response_format"),
            ({"structured_outputs": {"choice": ["a"]}}, "structured_outputs.choice"), ({"guided_regex": "a"}, "guided_regex"),
-           ({"guided_json": {"type": "object"}, "response_format": {"type": "json_object"}}, "guided_json"), ({"n": 1000}, "n"), ({"top_k": "x"}, "top_k"), ({"bad_words": ["a"]}, "bad_words")]
+           ({"guided_json": {"type": "object"}, "response_format": {"type": "json_object"}}, "guided_json"), ({"n": 1000}, "n"), ({"top_k": "x"}, "top_k"), ({"bad_words": ["a"]}, "bad_words"),
+           ({"return_token_ids": True}, "return_token_ids"), ({"modalities": ["text", "audio"]}, "modalities[1]")]
     for fields, param in bad:
         for stream in (False, True):
             try:

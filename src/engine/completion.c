@@ -54,6 +54,8 @@ static di_status refuse_unsupported(const struct di_chat *c, int64_t n, di_error
         {"n", c->sampling.n > 0 && c->sampling.n != (n ? n : 1)},
         {"best_of", c->sampling.best_of > (n ? n : 1)},
         {"echo", c->sampling.echo == 1},
+        {"return_token_ids", c->sampling.return_token_ids == 1},
+        {"return_tokens_as_token_ids", c->sampling.return_tokens_as_token_ids == 1},
         {"prompt_logprobs", c->sampling.prompt_logprobs != INT64_MIN},
         {"truncate_prompt_tokens", c->sampling.truncate_prompt_tokens != INT64_MIN},
     };

@@ -501,6 +501,21 @@ out:
     return status;
 }
 
+/* Text is all that comes out. */
+static di_status read_modalities(struct di_build *b)
+{
+    const struct di_path *at = DI_FIELD(NULL, "modalities");
+    const struct di_json *list;
+    size_t i = 0;
+    di_status status = DI_OK;
+    TRY(di_build_member(b, b->request, NULL, "modalities", DI_JSON_ARRAY, false, &list));
+    for (const struct di_json *m = list ? list->child : NULL; m; m = m->next, i++)
+        if (m->type != DI_JSON_STRING || !di_str_eqc(m->text, "text"))
+            TRY(di_path_fail(b->err, DI_ITEM(at, i), "must be text: the model gives nothing else"));
+out:
+    return status;
+}
+
 static di_status read_others(struct di_build *b)
 {
     const struct di_json *v, *list;
@@ -511,6 +526,8 @@ static di_status read_others(struct di_build *b)
         if (others[i].protocols >> b->chat->protocol & 1)
             TRY(di_build_member(b, b->request, NULL, others[i].name, others[i].type, false, &v));
     TRY(read_metadata(b));
+    if (b->chat->protocol == DI_PROTOCOL_CHAT)
+        TRY(read_modalities(b));
     if (b->chat->protocol == DI_PROTOCOL_RESPONSES) {
         TRY(di_build_member(b, b->request, NULL, "include", DI_JSON_ARRAY, false, &list));
         for (const struct di_json *m = list ? list->child : NULL; m; m = m->next, k++)
