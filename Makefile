@@ -44,10 +44,13 @@ test:
 	@tools/make_venv $(VENV) tests/requirements.txt || echo 'The whole-program tests will fail; the unit tests run.' >&2
 	@python3 tests/run --python $(VENV)/bin/python --binary $(BUILD)/deepinfer --filter '$(TESTS)' $(BUILD) $(BUILD)-asan $(BUILD)-tsan
 
+# Programs of others: proxies of the distribution, and those of PyPI, each with its tests/clients/NAME.txt in a virtual environment of its own.
 clients-test:
 	@tools/install-deps --clients
 	@$(MAKE) --no-print-directory build
 	@tools/make_venv $(VENV) tests/requirements.txt
+	@for file in tests/clients/*.txt; do name=$$(basename $$file .txt); \
+	    case tests/clients/test_$$name.py in *'$(TESTS)'*) tools/make_venv $(VENV)-$$name $$file || echo "The tests of $$name will fail." >&2; esac; done
 	@python3 tests/run --python $(VENV)/bin/python --binary $(BUILD)/deepinfer --programs tests/clients --filter '$(TESTS)'
 
 fuzz: export CC = clang
@@ -76,7 +79,7 @@ help:
 	@echo 'make run     install what is needed, build, let the small model in models/nano answer some prompts'
 	@echo 'make test    install what is needed, run every test in Release, ASan+UBSan and TSan builds'
 	@echo 'make clients-test'
-	@echo '             install proxies of the distribution, run the service behind them'
+	@echo '             install proxies of the distribution, agents and libraries of PyPI (2 GB), run the service with them'
 	@echo 'make fuzz    run every fuzzer for FUZZ_SECONDS (600); FUZZ=NAME runs one'
 	@echo 'make bench   measure; BENCH_ARGS=... goes to `deepinfer bench`'
 	@echo 'make lint    include rules, clang-tidy, formatting'
