@@ -2,10 +2,11 @@
 """deepinfer serve against clients that take what they can: memory, the queue, the threads that read, the log. usage: test_attack.py --binary FILE"""
 import json
 import random
+import re
 import sys
 import time
 
-from serving import Server, Stream, bearer, chat_body, chat_request, key_line, run_tests
+from serving import Server, Stream, bearer, chat_body, chat_request, key_line, run_tests, status_of
 
 SLOW = "".join(random.Random(1).choices("abcdefghijklmnop", k=1000000))  # one word of a million letters: half a second to tokenize
 
@@ -20,6 +21,59 @@ def send(s, request):
     c = s.connect()
     c.sendall(request)
     return c
+
+
+# ---------------------------------------------------------------- memory
+
+
+def mib(s, field="VmRSS"):
+    with open(f"/proc/{s.process.pid}/status") as f:
+        return int(re.search(field + r":\s+(\d+)", f.read()).group(1)) / 1024
+
+
+def test_memory_of_requests(program):
+    """What requests hold is their text and their tokens, what reading one takes is bounded, and all of it comes back."""
+    if program.sanitized:
+        return
+    with Server(program, "--max-batch", 1, "--cpu-isa", "ref") as s:  # slow, so that the cache takes little meanwhile
+        first = s.stream(max_tokens=60000, ignore_eos=True)  # the others wait for this one
+        events = first.events()
+        for _ in range(20):
+            next(events)
+        endless = {"max_tokens": 1000, "ignore_eos": True}
+        begin = mib(s)
+
+        def growth(bodies, answers):
+            with open(f"/proc/{s.process.pid}/clear_refs", "w") as f:
+                f.write("5")  # the peak begins anew
+            held = [send(s, post("/v1/chat/completions", b)) for b in bodies]
+            refused = [c.recv(1000) for c in held] if not answers else []
+            s.until(lambda: s.metrics()["deepinfer_waiting"] == answers)
+            now, most = mib(s) - begin, mib(s, "VmHWM") - begin
+            for c in held:
+                c.close()
+            s.until(lambda: s.get("/load").json()["server_load"] == 1)
+            s.until(lambda: mib(s) - begin < 12, 5)
+            return refused, now, most, mib(s) - begin
+
+        zeros = json.dumps({**chat_body("hi", **endless), "more": []})[:-2].encode() + b",".join([b"0"] * 4190000) + b"]}"
+        refused, now, most, after = growth([zeros] * 6, 0)
+        yield all(status_of(r) == 400 and b"values" in r for r in refused), refused
+        yield most < 220 and after < 12, f"6 x 8 MB of numbers: {now:.0f} MiB, at most {most:.0f}, afterwards {after:.0f}"
+        objects = chat_body("hi", more=[{"a": "0123456789012"}] * 350000, **endless)
+        _, now, most, after = growth([objects] * 6, 6)
+        yield now < 75 and most < 280 and after < 12, f"6 x 8 MB of objects: {now:.0f} MiB, at most {most:.0f}, afterwards {after:.0f}"
+        text = " ".join(f"word{i % 97}" for i in range(20000))
+        _, now, most, after = growth([chat_body(text, n=128, **endless)], 128)
+        yield now < 45 and after < 12, f"128 samples of 138 KB: {now:.0f} MiB, afterwards {after:.0f}"
+        _, now, most, after = growth([chat_body(f"{i} " + text[:50000], **endless) for i in range(100)], 100)
+        yield now < 60 and after < 12, f"100 x 50 KB: {now:.0f} MiB, afterwards {after:.0f}"
+        # Prompts of one request share its other fields only as long as their copies are small.
+        r = s.post("/v1/completions", {"prompt": ["a"] * 100, "max_tokens": 1, "user": "x" * 1000000})
+        yield r.status == 400 and "repeated" in r.error(), r
+        r = s.chat(stop=["x" * 1025])
+        yield r.status == 400 and "stop string" in r.error(), r
+        first.close()
 
 
 # ---------------------------------------------------------------- tenants
@@ -142,7 +196,7 @@ def test_health_is_about_the_engine(program):
             c.close()
 
 
-TESTS = [test_the_tenant_holds_on_every_path, test_who_floods_the_queue, test_large_bodies_of_another_tenant, test_health_is_about_the_engine]
+TESTS = [test_memory_of_requests, test_the_tenant_holds_on_every_path, test_who_floods_the_queue, test_large_bodies_of_another_tenant, test_health_is_about_the_engine]
 
 
 if __name__ == "__main__":

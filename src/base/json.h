@@ -25,6 +25,13 @@ struct di_json_limits {
     bool refuse_duplicates; /* a repeated key is an error instead */
 };
 
+/* The limits for a request: more values than a list of token ids that fills any context several times has, or one to 8 bytes. So reading
+ * one takes 8 MiB and 8 times its length at most. */
+static inline struct di_json_limits di_json_request_limits(size_t bytes)
+{
+    return (struct di_json_limits){.max_values = ((size_t)128 << 10) + bytes / 8};
+}
+
 /* Parse one whole document. The tree and its strings live in `arena`, except that strings without escapes and numbers borrow from
  * `text`, which must outlive the tree. On error the message names the byte offset. `limits` may be NULL. Linear time. */
 di_status di_json_parse(struct di_str text, const struct di_json_limits *limits, struct di_arena *arena, struct di_json **out,

@@ -4,9 +4,12 @@
 #include "server/server.h"
 
 #include <errno.h>
+#include <malloc.h>
 #include <stdlib.h>
 #include <sys/resource.h>
 #include <unistd.h>
+
+#define LARGE_BLOCK (256 << 10)
 
 struct options {
     struct di_load_options load;
@@ -236,6 +239,7 @@ static int run(const void *options)
     di_error err = {0};
     di_status status = DI_OK;
     int fds[8], shown = -1;
+    mallopt(M_MMAP_THRESHOLD, LARGE_BLOCK); /* what large requests took goes back to the system when they are over, whatever came between */
     CHECK(strcmp(o->load.backend, "cpu") == 0, &err, DI_ERR_UNSUPPORTED, "backend", "the %s back end is not part of this version",
           o->load.backend);
     CHECK(is_octal(o->unix_mode), &err, DI_ERR_INVALID, "unix-socket-mode", "must have octal digits, such as 660");

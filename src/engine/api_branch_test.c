@@ -453,6 +453,41 @@ static void test_samples_over_one_prefill(void **state)
     assert_int_equal(alone.n, 3);
 }
 
+/* What was read, rendered and tokenized for the first of several answers serves the others; a request that is another one is read itself. */
+static void test_samples_share_one_prompt(void **state)
+{
+    static char json[40000];
+    struct answer a[4];
+    di_request_id first = 0;
+    uint64_t calls[4];
+    (void)state;
+    size_t n = (size_t)snprintf(json, sizeof json, "{\"max_tokens\": 3, \"temperature\": 1, \"n\": 3, \"messages\": [");
+    for (int i = 0; i < 100; i++)
+        n += (size_t)snprintf(json + n, sizeof json - n, "%s{\"role\": \"user\", \"content\": \"\\u0041 message.\"}", i ? "," : "");
+    n += (size_t)snprintf(json + n, sizeof json - n, "]}");
+    for (int i = 0; i < 4; i++) {
+        di_submission s = request(NULL, NULL, &a[i]);
+        s.json = json;
+        s.json_bytes = n;
+        s.sample = i % 3;
+        s.n_samples = 3;
+        s.after = first;
+        s.tenant = i == 3; /* another one's */
+        calls[i] = di_mem_calls();
+        di_request_id id = submit(&s);
+        calls[i] = di_mem_calls() - calls[i];
+        first = first ? first : id;
+    }
+    run();
+    for (int i = 1; i < 3; i++) {
+        assert_true(calls[i] < 40 && calls[i] * 4 < calls[0]);
+        assert_int_equal(a[i].prompt_tokens, a[0].prompt_tokens);
+    }
+    assert_true(calls[3] * 2 > calls[0]);
+    assert_memory_equal(a[3].tokens, a[0].tokens, sizeof(int32_t) * 3);
+    assert_memory_not_equal(a[1].tokens, a[0].tokens, sizeof(int32_t) * 3);
+}
+
 static void test_states_where_the_caller_asks(void **state)
 {
     static const int32_t places[] = {20, 45}, wrong[] = {20, 1000};
@@ -602,6 +637,7 @@ int main(void)
         cmocka_unit_test(test_branches_without_memory),
         cmocka_unit_test(test_branch_from_a_callback),
         cmocka_unit_test(test_samples_over_one_prefill),
+        cmocka_unit_test(test_samples_share_one_prompt),
         cmocka_unit_test(test_states_where_the_caller_asks),
         cmocka_unit_test(test_unread_output_is_bounded),
         cmocka_unit_test(test_callbacks_that_throw_away_results_do_not_leak),

@@ -287,8 +287,7 @@ void di_api_request_destroy(struct di_api_request *r)
         return;
     di_completion_destroy(r->answer);
     di_record_destroy(r->last);
-    di_buf_fini(&r->json);
-    di_arena_fini(&r->arena);
+    di_api_text_put(r->text);
     di_free(r->forced);
     di_free(r->save_at);
     di_free(r);

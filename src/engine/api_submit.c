@@ -119,10 +119,6 @@ out:
 static di_status write_request(struct di_buf *b, const di_submission *s, di_error *err)
 {
     di_status status = DI_OK;
-    if (s->json) {
-        di_buf_add(b, s->json, s->json_bytes);
-        return di_buf_ok(b, err);
-    }
     di_buf_addc(b, '{');
     if (s->text) {
         struct di_str text = {s->text, s->text_bytes};
@@ -200,18 +196,36 @@ out:
 
 /* ---------------------------------------------------------------- requests */
 
-/* So that a request cannot ask for a hundred times its own memory: more values than any context has tokens. */
-static const struct di_json_limits json_limits = {.max_values = (size_t)4 << 20};
+void di_api_text_put(struct di_api_text *t)
+{
+    if (!t || atomic_fetch_sub(&t->holders, 1) > 1)
+        return;
+    di_buf_fini(&t->json);
+    di_free(t);
+}
 
-/* What r->json says. `s` gives ids and the number of samples. */
+static di_status text_create(struct di_api_request *r, di_error *err)
+{
+    r->text = di_calloc(1, sizeof *r->text);
+    if (!r->text)
+        return di_fail(err, DI_ERR_MEMORY, "", "out of memory for a request");
+    atomic_init(&r->text->holders, 1);
+    return DI_OK;
+}
+
+/* What r->text says. `s` gives ids and the number of samples. The tree is gone afterwards. */
 static di_status read_request(struct di_api_request *r, enum di_protocol protocol, const di_submission *s, int64_t context, di_error *err)
 {
     di_status status = DI_OK;
     struct di_json *request;
+    struct di_arena arena;
+    struct di_str text = di_buf_str(&r->text->json);
+    struct di_json_limits limits = di_json_request_limits(text.n);
     struct di_completion_defaults defaults = r->defaults;
+    di_arena_init(&arena);
     defaults.prompt_ids = s->ids;
     defaults.n_prompt_ids = s->n_ids;
-    TRY(di_json_parse(di_buf_str(&r->json), &json_limits, &r->arena, &request, err));
+    TRY(di_json_parse(text, &limits, &arena, &request, err));
     CHECK(di_json_is(request, DI_JSON_OBJECT), err, DI_ERR_INVALID, "", "a request must be an object, not %s", di_json_type_name(request));
     struct di_completion_setup setup = {.text = &r->engine->text,
                                         .options = &r->options,
@@ -223,6 +237,7 @@ static di_status read_request(struct di_api_request *r, enum di_protocol protoco
                                         .memory_tenant = s->tenant};
     TRY(di_completion_create(&setup, protocol, request, &r->answer, err));
 out:
+    di_arena_fini(&arena);
     return status;
 }
 
@@ -232,11 +247,13 @@ static di_status request_create(di_engine *e, const di_submission *s, struct di_
     struct di_api_request *r = di_calloc(1, sizeof *r);
     *out = r;
     CHECK(r, err, DI_ERR_MEMORY, "", "out of memory for a request");
-    di_arena_init(&r->arena);
     r->engine = e;
     r->on_output = s->on_output;
     r->user = s->user;
     r->after = s->after;
+    r->tenant = s->tenant;
+    r->n_samples = s->n_samples;
+    r->has_ids = s->ids != NULL;
     r->fork_at = s->fork_at;
     r->last = di_calloc(1, sizeof *r->last);
     CHECK(r->last, err, DI_ERR_MEMORY, "", "out of memory for a request");
@@ -285,16 +302,67 @@ out:
     return status;
 }
 
+static bool same_defaults(const struct di_api_request *a, const struct di_api_request *b)
+{
+    const struct di_completion_defaults *x = &a->defaults, *y = &b->defaults;
+    const double given[] = {x->temperature, x->top_p, x->min_p}, theirs[] = {y->temperature, y->top_p, y->min_p};
+    return memcmp(given, theirs, sizeof given) == 0 && x->top_k == y->top_k && x->seed == y->seed && x->max_tokens == y->max_tokens &&
+           a->options.thinking == b->options.thinking;
+}
+
+/* Is p, which is alive, another answer to what `s` asks as `text`? */
+static bool is_sibling(const struct di_api_request *r, const struct di_api_request *p, enum di_protocol protocol, const di_submission *s,
+                       struct di_str text)
+{
+    const struct di_ids *prompt = &p->answer->prompt;
+    return !p->branches && p->tenant == s->tenant && p->n_samples == s->n_samples && p->answer->chat->protocol == protocol &&
+           p->has_ids == (s->ids != NULL) && same_defaults(r, p) && di_str_eq(di_buf_str(&p->text->json), text) &&
+           (!s->ids || (prompt->n == s->n_ids && memcmp(prompt->v, s->ids, s->n_ids * sizeof *s->ids) == 0));
+}
+
+/* One of several answers to a request shares what was made for the one that it names, if that is alive. r->answer stays NULL otherwise. */
+static di_status share(struct di_api_request *r, enum di_protocol protocol, const di_submission *s, struct di_str text, di_error *err)
+{
+    di_engine *e = r->engine;
+    di_status status = DI_OK;
+    if (!s->after || s->n_samples < 2)
+        return DI_OK;
+    pthread_mutex_lock(&e->lock);
+    struct di_api_request *p = di_api_request_find(e, s->after);
+    if (p && is_sibling(r, p, protocol, s, text)) {
+        status = di_completion_sample(p->answer, &r->answer, err);
+        if (status == DI_OK) {
+            r->text = p->text;
+            atomic_fetch_add(&r->text->holders, 1);
+        }
+    }
+    pthread_mutex_unlock(&e->lock);
+    return status;
+}
+
 /* From a submission to what can be queued; r->answer is complete but for how it is told. */
 static di_status convert(struct di_api_request *r, const di_submission *s, int64_t context, di_error *err)
 {
     di_status status = DI_OK;
     enum di_protocol protocol;
+    struct di_buf written = {0};
+    struct di_str json = {s->json, s->json_bytes};
     TRY(check_submission(s, &protocol, err));
     TRY(read_defaults(r, s, err));
-    TRY(write_request(&r->json, s, err));
+    if (!s->json) {
+        TRY(write_request(&written, s, err));
+        json = di_buf_str(&written);
+    }
+    TRY(share(r, protocol, s, json, err));
+    if (r->answer)
+        goto out;
+    TRY(text_create(r, err));
+    di_buf_reserve(&r->text->json, json.n);
+    di_buf_addv(&r->text->json, json);
+    TRY(di_buf_ok(&r->text->json, err));
     TRY(read_request(r, protocol, s, context, err));
 out:
+    di_buf_fini(&written);
     return status;
 }
 
@@ -385,7 +453,7 @@ static di_status copy_parent(struct di_api_request *r, di_request_id parent, enu
     pthread_mutex_lock(&e->lock);
     struct di_api_request *p = di_api_request_find(e, parent);
     if (p) {
-        di_buf_addv(&r->json, di_buf_str(&p->json));
+        di_buf_addv(&r->text->json, di_buf_str(&p->text->json));
         r->defaults = p->defaults;
         r->options = p->options;
         *protocol = p->answer->chat->protocol;
@@ -393,7 +461,7 @@ static di_status copy_parent(struct di_api_request *r, di_request_id parent, enu
     pthread_mutex_unlock(&e->lock);
     if (!p)
         return di_fail(err, DI_ERR_NOT_FOUND, "parent", "there is no request %lld, or it is over", (long long)parent);
-    return di_buf_ok(&r->json, err);
+    return di_buf_ok(&r->text->json, err);
 }
 
 /* Fields behind those of an object's text: of a repeated key the last value counts. */
@@ -433,13 +501,14 @@ di_status di_engine_fork(di_engine *e, di_request_id parent, const di_submission
           "a branch begins as its parent does: text, ids, json, protocol, defaults, after and save_at must be absent");
     CHECK(s.fork_at >= 0, err, DI_ERR_INVALID, "fork_at", "is %lld; it must be at least 0", (long long)s.fork_at);
     TRY(request_create(e, &s, &r, err));
+    TRY(text_create(r, err));
     TRY(copy_parent(r, parent, &protocol, err));
     r->branches = true;
     r->after = parent;
     r->as_parent = !s.sampling;
     if (s.sampling)
         r->defaults = di_completion_defaults();
-    TRY(override_fields(&r->json, &s, protocol, err));
+    TRY(override_fields(&r->text->json, &s, protocol, err));
     TRY(read_request(r, protocol, &s, e->context, err));
     TRY(prepare(r, &s, err));
     TRY(di_sampling_params_check(&r->answer->sampling, (size_t)e->config.vocab_size, err));

@@ -2,6 +2,7 @@
 
 #include <math.h>
 #include <openssl/evp.h>
+#include <stdatomic.h>
 
 struct di_completion_defaults di_completion_defaults(void)
 {
@@ -219,6 +220,47 @@ static di_status make_sampling(struct di_completion *c, const struct di_completi
     return DI_OK;
 }
 
+/* ---------------------------------------------------------------- answers of one request */
+
+/* Never changed once it is made: any thread reads it. */
+struct di_completion_source {
+    atomic_int holders;
+    struct di_chat *chat;
+    struct di_ids prompt;
+    int32_t *end_ids;
+};
+
+static di_status make_source(struct di_completion *c, di_error *err)
+{
+    di_status status = di_chat_settle(c->chat, err);
+    if (status != DI_OK)
+        return status;
+    struct di_completion_source *s = di_calloc(1, sizeof *s);
+    if (!s)
+        return di_fail(err, DI_ERR_MEMORY, "", "out of memory for a request");
+    int32_t *fit = c->prompt.n ? di_realloc(c->prompt.v, c->prompt.n * sizeof *fit) : NULL;
+    if (fit) { /* without the room that it had to grow */
+        c->prompt.v = fit;
+        c->prompt.cap = c->prompt.n;
+    }
+    atomic_init(&s->holders, 1);
+    s->chat = c->chat;
+    s->prompt = c->prompt;
+    s->end_ids = c->end_ids;
+    c->source = s;
+    return DI_OK;
+}
+
+static void put_source(struct di_completion_source *s)
+{
+    if (atomic_fetch_sub(&s->holders, 1) > 1)
+        return;
+    di_chat_destroy(s->chat);
+    di_ids_fini(&s->prompt);
+    di_free(s->end_ids);
+    di_free(s);
+}
+
 /* The id of the call that has just begun. */
 static void name_call(struct di_completion *c)
 {
@@ -303,6 +345,7 @@ di_status di_completion_create(const struct di_completion_setup *setup, enum di_
     c->memory = setup->branch || protocol == DI_PROTOCOL_COMPLETION ? NULL : setup->memory;
     TRY(di_chat_create(protocol, request, setup->options, &c->chat, err));
     c->memory_tenant = memory_tenant(setup->memory_tenant, c->chat->cache_salt);
+    c->space = cache_space(c->chat->cache_salt);
     TRY(refuse_unsupported(c->chat, setup->n, err));
     if (!setup->branch)
         TRY(make_prompt(c, request, &setup->defaults, err));
@@ -310,12 +353,44 @@ di_status di_completion_create(const struct di_completion_setup *setup, enum di_
         c->chat->sampling.max_tokens = setup->defaults.max_tokens;
     TRY(di_chat_max_tokens(c->chat, (int64_t)c->prompt.n, setup->context, &c->max_tokens, err));
     TRY(make_sampling(c, &setup->defaults, err));
+    TRY(make_source(c, err));
     TRY(make_parser(c, err));
     make_cap(c);
     *out = c;
     c = NULL;
 out:
     di_completion_destroy(c);
+    return status;
+}
+
+di_status di_completion_sample(const struct di_completion *first, struct di_completion **out, di_error *err)
+{
+    struct di_completion *c = di_malloc(sizeof *c);
+    *out = NULL;
+    if (!c)
+        return di_fail(err, DI_ERR_MEMORY, "", "out of memory for a request");
+    *c = (struct di_completion){.source = first->source,
+                                .chat = first->chat,
+                                .text = first->text,
+                                .prompt = first->prompt,
+                                .max_tokens = first->max_tokens,
+                                .sampling = first->sampling,
+                                .end_ids = first->end_ids,
+                                .cap = first->cap,
+                                .random = first->random,
+                                .random_ctx = first->random_ctx,
+                                .memory = first->memory,
+                                .memory_tenant = first->memory_tenant,
+                                .space = first->space,
+                                .turn_at = first->turn_at};
+    c->facts = (struct di_request_facts){.queue_ns = -1, .first_token_ns = -1, .total_ns = -1, .miss_at = -1};
+    memcpy(c->turn_prefix, first->turn_prefix, sizeof c->turn_prefix);
+    atomic_fetch_add(&c->source->holders, 1);
+    di_status status = make_parser(c, err);
+    if (status == DI_OK)
+        *out = c;
+    else
+        di_completion_destroy(c);
     return status;
 }
 
@@ -372,10 +447,15 @@ void di_completion_destroy(struct di_completion *c)
         return;
     di_parser_destroy(c->parser);
     di_message_fini(&c->message);
-    di_ids_fini(&c->prompt);
     di_ids_fini(&c->ids);
-    di_free(c->end_ids);
-    di_chat_destroy(c->chat);
+    if (!c->source || c->prompt.v != c->source->prompt.v)
+        di_ids_fini(&c->prompt);
+    if (c->source) {
+        put_source(c->source);
+    } else { /* it was never whole */
+        di_free(c->end_ids);
+        di_chat_destroy(c->chat);
+    }
     di_free(c);
 }
 
@@ -466,7 +546,7 @@ static struct di_request engine_request(const struct di_completion *c)
 {
     struct di_request r = c->schedule;
     r.cap = c->cap.at >= 0 ? &c->cap : NULL;
-    r.space = cache_space(c->chat->cache_salt);
+    r.space = c->space;
     r.prompt = c->prompt.v;
     r.n_prompt = (int64_t)c->prompt.n;
     r.max_tokens = c->max_tokens;

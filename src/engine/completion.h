@@ -20,12 +20,13 @@ struct di_completion_defaults di_completion_defaults(void);
 
 /* One answer, from request to message. */
 struct di_completion {
-    struct di_chat *chat; /* owned */
+    struct di_completion_source *source; /* what it shares with the other answers to its request: chat, prompt, end_ids. One holder */
+    struct di_chat *chat;                /* settled */
     const struct di_text_model *text;
-    struct di_ids prompt; /* owned */
+    struct di_ids prompt; /* of the source; a branch's own */
     int64_t max_tokens;
     struct di_sampling_params sampling;
-    int32_t *end_ids; /* owned, with the sampler's bias list behind it */
+    int32_t *end_ids; /* with the sampler's bias list behind it */
 
     struct di_cap cap; /* of the reasoning */
     struct di_ids ids; /* sampled, the end id included */
@@ -48,8 +49,8 @@ struct di_completion {
     di_entropy_source *random;
     void *random_ctx;
     struct di_turn_memory *memory; /* NULL: this turn is not remembered */
-    uint64_t memory_tenant;
-    size_t turn_at; /* in the prompt: behind its last <｜Assistant｜> */
+    uint64_t memory_tenant, space; /* space: what its cache_salt sets apart */
+    size_t turn_at;                /* in the prompt: behind its last <｜Assistant｜> */
     uint8_t turn_prefix[32];
 };
 
@@ -67,11 +68,14 @@ struct di_completion_setup {
         *memory; /* earlier turns are replayed from it, this one goes into it; NULL = none. It must outlive the completion */
     uint64_t memory_tenant;
 };
-/* Convert a request of a dialect: `request` (borrowed until destroy) as for di_chat_create; DI_PROTOCOL_COMPLETION takes `prompt` (text:
+/* Convert a request of a dialect: `request` (not used afterwards) as for di_chat_create; DI_PROTOCOL_COMPLETION takes `prompt` (text:
  * control spellings count, BOS is added unless it begins with it) or `prompt_token_ids`. Refused by name, until they exist: images, and
  * constraints that exist only as a mask (regex, grammar, choice). *out is destroyed by the caller. */
 di_status di_completion_create(const struct di_completion_setup *setup, enum di_protocol protocol, const struct di_json *request,
                                struct di_completion **out, di_error *err);
+/* One more answer to the request of `first`, which is no branch and stays what it is (any of its answers will do, also while it runs):
+ * they share what was read, rendered and tokenized. */
+di_status di_completion_sample(const struct di_completion *first, struct di_completion **out, di_error *err);
 void di_completion_destroy(struct di_completion *c);
 /* Go on from the first `at` tokens of a live answer (0: all so far), which become the prompt: c was created with setup.branch from the same
  * request, perhaps with other sampling fields. `left`: it has as many tokens as `from` had left there, else as its own fields say. Events

@@ -2,6 +2,7 @@
  * engine's records through the queue, turns them into bytes and gives those to the transport. */
 #include "server/server_impl.h"
 
+#include <malloc.h>
 #include <stdio.h>
 #include <sys/prctl.h>
 #include <time.h>
@@ -10,6 +11,12 @@
  * process is starved of CPU. */
 #define QUEUE_LIMIT ((size_t)64 << 20)
 #define LARGE_BODY ((size_t)512 << 10) /* 31 MiB may take many seconds to tokenize */
+
+/* Small requests leave holes in the heap. When about so many bytes of requests were freed, the pages of the holes go back a little later, when
+ * the engine has freed its part, too. */
+#define TRIM_BYTES ((size_t)4 << 20)
+#define TRIM_NS INT64_C(500000000)
+#define ANSWER_BYTES ((size_t)12 << 10) /* of each, beside its tokens */
 
 struct di_call *di_call_create(struct di_server *s, struct di_http_request *r)
 {
@@ -59,6 +66,13 @@ size_t di_server_answers(struct di_server *s)
 
 /* ---------------------------------------------------------------- life */
 
+static void hold(struct di_call *c, size_t bytes)
+{
+    c->server->held_bytes += bytes - c->held;
+    c->server->freed_bytes += bytes < c->held ? c->held - bytes : 0;
+    c->held = bytes;
+}
+
 static void call_destroy(struct di_call *c)
 {
     struct di_server *s = c->server;
@@ -66,7 +80,8 @@ static void call_destroy(struct di_call *c)
     if (c->next)
         c->next->prev = c->prev;
     s->n_calls--;
-    s->held_bytes -= c->body.n;
+    hold(c, 0);
+    s->freed_bytes += c->n_subs * ANSWER_BYTES + (size_t)c->prompt_tokens * sizeof(int32_t);
     di_exchange_destroy(c->x);
     if (c->admitted)
         di_key_leave(c->key);
@@ -254,6 +269,8 @@ static void prepared(struct di_call *c)
     di_error err;
     c->state = DI_CALL_RUNNING;
     c->n_unfinished = c->n_subs;
+    di_buf_fini(&c->body);
+    hold(c, c->kept);
     count_answers(&s->counters, c->n_subs);
     c->sent_ns = c->http && c->http->started ? c->sent_ns : di_clock_ns();
     if (c->refused && c->http) {
@@ -432,6 +449,7 @@ static void prepare(struct di_call *c)
         c->refused = true;
     } else {
         submit_all(c);
+        c->kept = di_exchange_release(c->x);
     }
 }
 
@@ -452,9 +470,15 @@ static void *work(void *arg)
     for (;;) {
         struct di_call *c;
         pthread_mutex_lock(&p->lock);
-        while (!(c = next_job(p, takes_large)) && !p->stop)
+        while (!(c = next_job(p, takes_large)) && !p->stop && !p->trim)
             pthread_cond_wait(&p->work, &p->lock);
+        bool trim = !c && p->trim;
+        p->trim = p->trim && !trim;
         pthread_mutex_unlock(&p->lock);
+        if (trim) {
+            malloc_trim(0);
+            continue;
+        }
         if (!c)
             return NULL;
         prepare(c);
@@ -468,12 +492,29 @@ void di_call_prepare(struct di_call *c)
     struct di_preparers *p = &c->server->preparers;
     c->body = c->http->body;
     c->http->body = (struct di_buf){0};
-    c->server->held_bytes += c->body.n;
+    hold(c, c->body.n);
     c->state = DI_CALL_PREPARING;
     c->sent_ns = di_clock_ns();
     pthread_mutex_lock(&p->lock);
     di_turns_add(c->body.n > LARGE_BODY ? &p->large : &p->small, c->tenant, &c->job);
     pthread_cond_broadcast(&p->work); /* either may be the one that takes it */
+    pthread_mutex_unlock(&p->lock);
+}
+
+void di_server_trim(struct di_server *s, int64_t now)
+{
+    struct di_preparers *p = &s->preparers;
+    if (s->freed_bytes < TRIM_BYTES)
+        return;
+    if (!s->trim_ns)
+        s->trim_ns = now + TRIM_NS;
+    if (now < s->trim_ns)
+        return;
+    s->freed_bytes = 0;
+    s->trim_ns = 0;
+    pthread_mutex_lock(&p->lock);
+    p->trim = true;
+    pthread_cond_signal(&p->work);
     pthread_mutex_unlock(&p->lock);
 }
 

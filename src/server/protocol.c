@@ -165,13 +165,31 @@ static di_status read_model(struct di_exchange *x, struct di_http_error *error, 
     return x->model ? DI_OK : di_fail(err, DI_ERR_MEMORY, "", "out of memory for a request");
 }
 
+/* Absent fields and those of another type stay as they are: the engine says what is wrong with them. */
+static di_status keep_fields(struct di_exchange *x, di_error *err)
+{
+    const struct di_json *ids = di_field(x->json, "stop_token_ids");
+    int64_t priority = di_field_int(x->json, "priority", 0);
+    if (priority < 0 && x->request.tenant) /* among tenants a client can step back, but not push forward */
+        priority = 0;
+    x->priority = priority >= INT32_MIN && priority <= INT32_MAX ? (int32_t)priority : 0;
+    x->stream = di_field_true(x->json, "stream");
+    if (!di_json_is(ids, DI_JSON_ARRAY))
+        return DI_OK;
+    x->stop_ids = di_arena_alloc(&x->arena, ids->count * sizeof *x->stop_ids);
+    if (!x->stop_ids)
+        return di_fail(err, DI_ERR_MEMORY, "", "out of memory for a request");
+    for (const struct di_json *v = ids->child; v; v = v->next)
+        x->n_stop_ids += di_json_int(v, &x->stop_ids[x->n_stop_ids]);
+    return DI_OK;
+}
+
 static di_status read_request(struct di_exchange *x, struct di_http_error *error, di_error *err)
 {
-    /* More values than any context has tokens: a request cannot ask for a hundred times its own memory. */
-    static const struct di_json_limits limits = {.max_values = (size_t)4 << 20};
+    struct di_json_limits limits = di_json_request_limits(x->request.body.n);
     di_status status = DI_OK;
     if (routes[x->request.route].has_body) {
-        TRY(di_json_parse(x->request.body, &limits, &x->arena, &x->json, err));
+        TRY(di_json_parse(x->request.body, &limits, &x->tree, &x->json, err));
         CHECK(di_json_is(x->json, DI_JSON_OBJECT), err, DI_ERR_INVALID, "", "the body must be a JSON object, not %s",
               di_json_type_name(x->json));
         TRY(read_model(x, error, err));
@@ -180,7 +198,7 @@ static di_status read_request(struct di_exchange *x, struct di_http_error *error
         return di_exchange_reply(x, err);
     TRY(make_id(x, err));
     TRY(choose_seed(x, err));
-    x->stream = di_field_true(x->json, "stream");
+    TRY(keep_fields(x, err));
     TRY(x->ops->read(x, err));
 out:
     return status;
@@ -199,12 +217,15 @@ di_status di_exchange_create(const struct di_exchange_setup *setup, const struct
         return status;
     }
     di_arena_init(&x->arena);
+    di_arena_init(&x->tree);
     x->setup = setup;
     x->request = *request;
     x->ops = routes[request->route].ops;
     x->protocol = routes[request->route].protocol;
     x->status = 200;
     status = read_request(x, error, &err);
+    x->json = NULL;
+    di_arena_fini(&x->tree);
     if (status == DI_OK) {
         *out = x;
         return DI_OK;
@@ -239,13 +260,24 @@ void di_exchange_destroy(struct di_exchange *x)
         x->ops->free(x);
     for (size_t i = 0; i < x->n_answers; i++)
         answer_fini(&x->answers[i]);
-    for (size_t i = 0; x->bodies && x->n_samples && i < x->n_answers / x->n_samples; i++)
-        di_buf_fini(&x->bodies[i]);
+    di_exchange_release(x);
     di_free(x->answers);
-    di_free(x->bodies);
     di_buf_fini(&x->reply);
     di_arena_fini(&x->arena);
     di_free(x);
+}
+
+size_t di_exchange_release(struct di_exchange *x)
+{
+    size_t bytes = 0, n = x->n_samples ? x->n_answers / x->n_samples : 0;
+    for (size_t i = 0; x->bodies && i < n; i++) {
+        bytes += x->bodies[i].n ? x->bodies[i].n : x->request.body.n;
+        di_buf_fini(&x->bodies[i]);
+    }
+    di_free(x->bodies);
+    x->bodies = NULL;
+    x->request.body = (struct di_str){0};
+    return bytes;
 }
 
 /* ---------------------------------------------------------------- the transport's questions */
@@ -283,16 +315,13 @@ void di_exchange_submission(const struct di_exchange *x, size_t i, di_submission
 {
     const struct di_buf *body = &x->bodies[i / x->n_samples];
     size_t first = i - i % x->n_samples;
-    int64_t priority = di_field_int(x->json, "priority", 0);
     di_submission_init(s, sizeof *s);
     s->json = body->n ? body->p : x->request.body.p;
     s->json_bytes = body->n ? body->n : x->request.body.n;
     s->protocol = x->protocol;
     s->defaults = x->setup->fixed_seeds ? NULL : &x->defaults;
     s->tenant = x->request.tenant;
-    if (priority < 0 && s->tenant) /* among tenants a client can step back, but not push forward */
-        priority = 0;
-    s->priority = priority >= INT32_MIN && priority <= INT32_MAX ? (int32_t)priority : 0;
+    s->priority = x->priority;
     s->report_start = 1;
     if (x->forced) {
         s->forced = x->forced[i / x->n_samples].ids + 1;

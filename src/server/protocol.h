@@ -6,6 +6,7 @@
  *     di_exchange_create        read and check the body; on failure an error to send with di_http_error_write
  *     di_exchange_submission    for each i: fill a di_submission; the transport adds on_output, user, deadline and calls di_engine_submit
  *     di_exchange_submitted     for each i: its request id
+ *     di_exchange_release       when all are submitted
  *     (any refusal so far: di_exchange_fail with started = false, and the other submissions are cancelled)
  *     di_exchange_begin         the head may be sent now: 200, content type, and these bytes (maybe none)
  *     di_exchange_output        for every record of submission i, in its order: append what to send next (maybe nothing)
@@ -86,7 +87,7 @@ struct di_exchange_setup {
 
 struct di_exchange_request {
     enum di_route route;
-    struct di_str body;       /* borrowed until the exchange is destroyed */
+    struct di_str body;       /* borrowed until di_exchange_release or destroy */
     struct di_str id;         /* {id} of the path, decoded; else empty */
     struct di_str query;      /* of the target, still %-encoded; borrowed until the exchange is created */
     struct di_str request_id; /* of the transport, for Anthropic's errors; may be empty; borrowed until destroy */
@@ -116,6 +117,9 @@ size_t di_exchange_submissions(const struct di_exchange *x);
  * points to lives until destroy. Submission i may refer to earlier ones, so call di_exchange_submitted for those first. */
 void di_exchange_submission(const struct di_exchange *x, size_t i, di_submission *s);
 void di_exchange_submitted(struct di_exchange *x, size_t i, di_request_id id);
+/* All submissions are made, or none is wanted any more: free what only they needed, and refer to the body no longer. Returns the bytes of
+ * their JSON, which the engine has copied. */
+size_t di_exchange_release(struct di_exchange *x);
 
 /* All submissions were accepted: append the first bytes. DI_ERR_MEMORY, as in output: use di_exchange_fail. */
 di_status di_exchange_begin(struct di_exchange *x, struct di_buf *out, di_error *err);

@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#define MOST_REPEATED ((size_t)8 << 20) /* bytes of all copies of the fields beside the prompts */
+
 /* The old log-probability object, four lists side by side. */
 struct tokens {
     struct di_buf text, logprobs, top, offsets;
@@ -276,6 +278,8 @@ static di_status read(struct di_exchange *x, di_error *err)
     if (samples > own->n_shown && !x->logprobs) /* the best ones are those with the best log-probabilities */
         di_buf_adds(&rest, ",\"logprobs\":0");
     TRY(di_buf_ok(&rest, err));
+    CHECK(rest.n <= MOST_REPEATED / n || n == 1, err, DI_ERR_LIMIT, "prompt",
+          "the fields beside it have %zu bytes, too many to be repeated for each of %zu prompts", rest.n, n);
     for (size_t i = 0; i < n; i++, prompt = prompt->next)
         TRY(make_body(x, i, prompt, di_buf_str(&rest), err));
 out:

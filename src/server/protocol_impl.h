@@ -44,7 +44,7 @@ struct di_exchange;
 
 struct di_dialect_ops {
     const char *id_prefix;
-    /* Fields of the request; sets the submissions. */
+    /* Fields of the request; sets the submissions. The only one that sees x->json. */
     di_status (*read)(struct di_exchange *x, di_error *err);
     void (*free)(struct di_exchange *x); /* or NULL */
     /* Every record, in both forms, after the answer has it; one that has this keeps log-probabilities in its own way. Or NULL. False:
@@ -67,11 +67,16 @@ struct di_exchange {
     struct di_exchange_request request;
     const struct di_dialect_ops *ops; /* NULL: nothing to submit, `reply` is the body */
     struct di_arena arena;
-    struct di_json *json; /* the body, an object */
+    struct di_arena tree;
+    struct di_json
+        *json; /* the body, an object, in `tree`; both are gone once `read` has returned: what is wanted later is kept elsewhere */
     const char *protocol; /* of the submissions */
     char *model;
     char id[64];
     bool stream, logprobs;
+    int32_t priority;
+    int64_t *stop_ids; /* [n_stop_ids] stop_token_ids */
+    size_t n_stop_ids;
     struct di_buf *bodies; /* [n_answers / n_samples] JSON of the submissions; empty: the request's body as it is */
     di_request_defaults defaults;
     struct di_forced { /* [as many] or NULL: a prompt whose tokens behind the first are the beginning of the answer */

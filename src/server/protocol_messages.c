@@ -7,6 +7,7 @@ struct own {
     enum block open;
     int index; /* of the open block, or of the next one */
     bool pinged;
+    int64_t max_tokens;
 };
 
 static di_status read(struct di_exchange *x, di_error *err)
@@ -14,7 +15,7 @@ static di_status read(struct di_exchange *x, di_error *err)
     di_status status = DI_OK;
     struct own *own = x->own = di_arena_alloc(&x->arena, sizeof *own);
     CHECK(own, err, DI_ERR_MEMORY, "", "out of memory for a request");
-    *own = (struct own){.open = NONE};
+    *own = (struct own){.open = NONE, .max_tokens = di_field_int(x->json, "max_tokens", INT64_MAX)};
     TRY(di_exchange_make_answers(x, 1, 1, err));
 out:
     return status;
@@ -32,9 +33,10 @@ static void write_usage(struct di_buf *b, const struct di_exchange *x)
 /* Did the context end it, and not the number that was asked for? */
 static bool is_context_full(const struct di_exchange *x, const struct di_answer *a)
 {
+    const struct own *own = x->own;
     di_model_info info;
     return x->setup->engine && di_engine_info(x->setup->engine, &info, sizeof info, NULL) == DI_OK &&
-           a->prompt_tokens + a->completion_tokens >= info.context && a->completion_tokens < di_field_int(x->json, "max_tokens", INT64_MAX);
+           a->prompt_tokens + a->completion_tokens >= info.context && a->completion_tokens < own->max_tokens;
 }
 
 /* Does a thinking block stand first, maybe an empty one? Not before a text that goes on. */

@@ -10,8 +10,9 @@ struct own {
     int index;   /* of the open item, or of the next one */
     size_t call; /* the open call */
     long long sequence;
-    bool store;
+    bool store, searches;                 /* searches: see declares_search */
     struct di_buf input;                  /* items of the conversation so far, with a store */
+    struct di_buf settings;               /* what the response repeats of the request */
     struct di_buf pending, fresh, tokens; /* log-probabilities: of text that is held back, of the last piece, of the message */
 };
 
@@ -23,6 +24,44 @@ static bool includes(const struct di_json *list, const char *what)
         if (di_json_is(v, DI_JSON_STRING) && di_str_eqc(v->text, what))
             return true;
     return false;
+}
+
+/* Was a search of tools declared, which the client runs? Then its call is an item of its own kind. */
+static bool declares_search(const struct di_json *tools)
+{
+    for (const struct di_json *t = di_json_is(tools, DI_JSON_ARRAY) ? tools->child : NULL; t; t = t->next)
+        if (di_str_eqc(di_field_string(t, "type"), "tool_search"))
+            return true;
+    return false;
+}
+
+/* The members of the request that the response repeats. */
+static void write_settings(struct di_buf *b, const struct di_exchange *x)
+{
+    static const struct {
+        const char *key, *otherwise;
+    } echoed[] = {{"background", "false"},
+                  {"instructions", "null"},
+                  {"max_output_tokens", "null"},
+                  {"max_tool_calls", "null"},
+                  {"metadata", "{}"},
+                  {"parallel_tool_calls", "true"},
+                  {"previous_response_id", "null"},
+                  {"prompt_cache_key", "null"},
+                  {"reasoning", "{\"effort\":null,\"summary\":null}"},
+                  {"safety_identifier", "null"},
+                  {"temperature", "1.0"},
+                  {"text", "{\"format\":{\"type\":\"text\"}}"},
+                  {"tool_choice", "\"auto\""},
+                  {"tools", "[]"},
+                  {"top_logprobs", "0"},
+                  {"top_p", "1.0"},
+                  {"truncation", "\"disabled\""},
+                  {"user", "null"}};
+    const struct own *own = x->own;
+    for (size_t i = 0; i < sizeof echoed / sizeof *echoed; i++)
+        di_write_echo(b, echoed[i].key, di_field(x->json, echoed[i].key), echoed[i].otherwise);
+    di_buf_addf(b, ",\"service_tier\":\"default\",\"store\":%s", own->store ? "true" : "false");
 }
 
 static di_status read(struct di_exchange *x, di_error *err)
@@ -39,6 +78,9 @@ static di_status read(struct di_exchange *x, di_error *err)
     TRY(di_exchange_make_answers(x, 1, 1, err));
     const struct di_json *store = di_field(x->json, "store");
     own->store = x->setup->store && !(di_json_is(store, DI_JSON_BOOL) && !store->boolean);
+    own->searches = declares_search(di_field(x->json, "tools"));
+    write_settings(&own->settings, x);
+    TRY(di_buf_ok(&own->settings, err));
     TRY(di_stored_conversation(x, &own->input, &extra, err));
     TRY(di_buf_ok(&extra, err));
     if (extra.n)
@@ -54,6 +96,7 @@ static void free_own(struct di_exchange *x)
     if (!own)
         return;
     di_buf_fini(&own->input);
+    di_buf_fini(&own->settings);
     di_buf_fini(&own->pending);
     di_buf_fini(&own->fresh);
     di_buf_fini(&own->tokens);
@@ -61,20 +104,12 @@ static void free_own(struct di_exchange *x)
 
 /* ---------------------------------------------------------------- items */
 
-/* Was a search of tools declared, which the client runs? Then its call is an item of its own kind. */
-static bool declares_search(const struct di_json *tools)
-{
-    for (const struct di_json *t = di_json_is(tools, DI_JSON_ARRAY) ? tools->child : NULL; t; t = t->next)
-        if (di_str_eqc(di_field_string(t, "type"), "tool_search"))
-            return true;
-    return false;
-}
-
 static enum call kind_of(const struct di_exchange *x, const struct di_answer_call *c)
 {
+    const struct own *own = x->own;
     if (c->custom)
         return CUSTOM;
-    bool search = c->space.n == 0 && di_str_eqc(di_buf_str(&c->name), "tool_search") && declares_search(di_field(x->json, "tools"));
+    bool search = c->space.n == 0 && di_str_eqc(di_buf_str(&c->name), "tool_search") && own->searches;
     return search ? SEARCH : FUNCTION;
 }
 
@@ -180,34 +215,6 @@ static void write_items(struct di_buf *b, const struct di_exchange *x, const str
 
 /* ---------------------------------------------------------------- the response object */
 
-static void write_settings(struct di_buf *b, const struct di_exchange *x)
-{
-    static const struct {
-        const char *key, *otherwise;
-    } echoed[] = {{"background", "false"},
-                  {"instructions", "null"},
-                  {"max_output_tokens", "null"},
-                  {"max_tool_calls", "null"},
-                  {"metadata", "{}"},
-                  {"parallel_tool_calls", "true"},
-                  {"previous_response_id", "null"},
-                  {"prompt_cache_key", "null"},
-                  {"reasoning", "{\"effort\":null,\"summary\":null}"},
-                  {"safety_identifier", "null"},
-                  {"temperature", "1.0"},
-                  {"text", "{\"format\":{\"type\":\"text\"}}"},
-                  {"tool_choice", "\"auto\""},
-                  {"tools", "[]"},
-                  {"top_logprobs", "0"},
-                  {"top_p", "1.0"},
-                  {"truncation", "\"disabled\""},
-                  {"user", "null"}};
-    const struct own *own = x->own;
-    for (size_t i = 0; i < sizeof echoed / sizeof *echoed; i++)
-        di_write_echo(b, echoed[i].key, di_field(x->json, echoed[i].key), echoed[i].otherwise);
-    di_buf_addf(b, ",\"service_tier\":\"default\",\"store\":%s", own->store ? "true" : "false");
-}
-
 static void write_usage(struct di_buf *b, const struct di_exchange *x)
 {
     struct di_usage u = di_exchange_usage(x);
@@ -224,6 +231,7 @@ enum state { IN_PROGRESS, ENDED, FAILED };
 
 static void write_response(struct di_buf *b, const struct di_exchange *x, enum state state, const struct di_http_error *error)
 {
+    const struct own *own = x->own;
     const struct di_answer *a = &x->answers[0];
     const char *status = state == IN_PROGRESS ? "in_progress" : state == FAILED ? "failed" : incomplete(a) ? "incomplete" : "completed";
     di_buf_adds(b, "{\"id\":");
@@ -244,7 +252,7 @@ static void write_response(struct di_buf *b, const struct di_exchange *x, enum s
     if (state == ENDED)
         write_items(b, x, a);
     di_buf_addc(b, ']');
-    write_settings(b, x);
+    di_buf_addv(b, di_buf_str(&own->settings));
     if (state == ENDED)
         write_usage(b, x);
     else

@@ -76,20 +76,17 @@ const char *di_chat_finish(const struct di_answer *a)
 
 void di_write_stop_reason(struct di_buf *b, const struct di_exchange *x, const struct di_answer *a)
 {
-    const struct di_json *ids = di_field(x->json, "stop_token_ids");
     di_write_key(b, "stop_reason");
     if (a->stop_index >= 0) {
         di_json_write_string(b, di_buf_str(&a->stop));
         return;
     }
     bool ended = a->reason == DI_REASON_STOP || a->reason == DI_REASON_TOOL_CALLS;
-    for (const struct di_json *v = di_json_is(ids, DI_JSON_ARRAY) && ended ? ids->child : NULL; v; v = v->next) {
-        int64_t id;
-        if (di_json_int(v, &id) && id == a->last_token) {
-            di_buf_addf(b, "%lld", (long long)id);
+    for (size_t i = 0; ended && i < x->n_stop_ids; i++)
+        if (x->stop_ids[i] == a->last_token) {
+            di_buf_addf(b, "%lld", (long long)a->last_token);
             return;
         }
-    }
     di_buf_adds(b, "null");
 }
 

@@ -145,6 +145,7 @@ static void on_tick(void *ctx, int64_t now)
     struct di_server *s = ctx;
     di_server_watch(s, now);
     di_calls_on_tick(s, now);
+    di_server_trim(s, now);
     if (s->access)
         fflush(s->access);
     if (s->draining)

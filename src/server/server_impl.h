@@ -58,6 +58,7 @@ struct di_call {
     enum di_call_state state;
     size_t places;                      /* that it has; under the preparers' lock */
     struct di_buf body, path_id, query; /* body: the preparing thread's to read, the loop's to free */
+    size_t held, kept;                  /* bytes of it in server->held_bytes; what the engine keeps of it (set by the preparing thread) */
     struct di_exchange *x;
     bool refused; /* by create or submit; `error` says why */
     struct di_http_error error;
@@ -81,8 +82,8 @@ struct di_preparers {
     pthread_cond_t work;
     struct di_turns large, small;
     struct di_places places;
-    size_t n_begun; /* threads that know their number */
-    bool stop;
+    size_t n_begun;  /* threads that know their number */
+    bool stop, trim; /* trim: give freed memory back to the system, when there is nothing else to do */
     pthread_t threads[DI_PREPARERS];
     size_t n_threads;
 };
@@ -123,7 +124,9 @@ struct di_server {
     /* the loop's */
     struct di_call *calls;
     size_t n_calls;
-    size_t held_bytes; /* of the calls' bodies */
+    size_t held_bytes;  /* of the calls' bodies, later of what the engine keeps of them */
+    size_t freed_bytes; /* about, of requests, since memory was last given back to the system */
+    int64_t trim_ns;    /* when that is to be done again, 0 = not soon */
     bool draining, failed_drain;
     int64_t drain_ns; /* when it began */
     int64_t quiet_ns; /* no request was left since; while draining */
@@ -162,6 +165,8 @@ bool di_call_fits(struct di_call *c, size_t n);
 /* Change the places that it has in the queue to n. False: it stays as it was. */
 bool di_call_take_places(struct di_call *c, size_t n);
 struct di_call *di_call_create(struct di_server *s, struct di_http_request *r);
+/* Let a preparing thread give freed memory back to the system, if that can be much. */
+void di_server_trim(struct di_server *s, int64_t now_ns);
 /* The body is there: let a preparing thread make an exchange of it. */
 void di_call_prepare(struct di_call *c);
 /* The connection is through with it. */

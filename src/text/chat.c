@@ -157,6 +157,72 @@ out:
     return status;
 }
 
+/* A copy in the arena. */
+static bool keep_text(struct di_arena *arena, struct di_str *s)
+{
+    if (s->n == 0) {
+        *s = (struct di_str){0};
+        return true;
+    }
+    s->p = di_arena_strndup(arena, s->p, s->n);
+    return s->p != NULL;
+}
+
+static bool keep_tools(struct di_arena *arena, struct di_chat_tool **list)
+{
+    for (struct di_chat_tool **link = list; *link; link = &(*link)->next) {
+        struct di_chat_tool *t = di_arena_alloc(arena, sizeof *t);
+        if (!t)
+            return false;
+        *t = (struct di_chat_tool){.next = (*link)->next,
+                                   .name = (*link)->name,
+                                   .space = (*link)->space,
+                                   .local = (*link)->local,
+                                   .custom = (*link)->custom,
+                                   .offered = (*link)->offered};
+        if (!keep_text(arena, &t->name) || !keep_text(arena, &t->space) || !keep_text(arena, &t->local))
+            return false;
+        *link = t;
+    }
+    return true;
+}
+
+di_status di_chat_settle(struct di_chat *c, di_error *err)
+{
+    struct di_arena arena;
+    struct di_chat_tool *tools = c->tools;
+    struct di_sampling s = c->sampling;
+    di_arena_init(&arena);
+    struct di_str *stop = di_arena_alloc(&arena, (s.n_stop + 1) * sizeof *stop);
+    bool ok = stop && keep_tools(&arena, &tools);
+    for (size_t i = 0; ok && i < s.n_stop; i++) {
+        stop[i] = s.stop[i];
+        ok = keep_text(&arena, &stop[i]);
+    }
+    if (!ok) {
+        di_arena_fini(&arena);
+        return di_fail(err, DI_ERR_MEMORY, "", "out of memory for a chat request");
+    }
+    di_prompt_fini(&c->prompt);
+    di_arena_fini(&c->arena);
+    c->arena = arena;
+    c->tools = tools;
+    c->sampling.stop = stop;
+    c->sampling.bad_words = NULL;
+    c->sampling.stop_token_ids = c->sampling.allowed_token_ids = NULL;
+    c->sampling.logit_bias = NULL;
+    c->sampling.n_bad_words = c->sampling.n_stop_token_ids = c->sampling.n_allowed_token_ids = c->sampling.n_logit_bias = 0;
+    c->model = c->request_id = c->cache_salt = (struct di_str){0};
+    c->messages = NULL;
+    c->images = NULL;
+    c->n_images = 0;
+    c->document = NULL;
+    c->format_shown = c->format.schema = c->constraint.schema = NULL;
+    c->format.text = c->constraint.text = (struct di_str){0};
+    c->format.path = c->constraint.path = NULL;
+    return DI_OK;
+}
+
 void di_chat_destroy(struct di_chat *chat)
 {
     if (!chat)

@@ -169,6 +169,9 @@ struct di_chat {
  * DI_ERR_UNSUPPORTED: a field that asks for something that is not here; DI_ERR_MEMORY. `options` NULL: the defaults. Any thread. */
 di_status di_chat_create(enum di_protocol protocol, const struct di_json *request, const struct di_chat_options *options,
                          struct di_chat **out, di_error *err);
+/* The prompt is encoded: keep only what an answer needs (tools by their names, stop strings, settings), free the rest: messages, prompt,
+ * schemas, images, lists of ids. Nothing borrows from the request any more. On DI_ERR_MEMORY it is as before. */
+di_status di_chat_settle(struct di_chat *chat, di_error *err);
 void di_chat_destroy(struct di_chat *chat); /* NULL is allowed */
 
 /* The limit for this answer (§4.2). `prompt_tokens` counts images expanded, `context` is the model's. DI_ERR_LIMIT if prompt and requested

@@ -201,7 +201,8 @@ static di_status set_structured(struct di_build *b, enum di_constraint_kind kind
     TRY(di_build_path(b, at, &f->path));
     if (kind == DI_CONSTRAIN_JSON_SCHEMA && v->type == DI_JSON_STRING) { /* the schema as JSON text */
         struct di_json *parsed;
-        if (di_json_parse(v->text, NULL, &b->chat->arena, &parsed, NULL) != DI_OK)
+        struct di_json_limits limits = di_json_request_limits(v->text.n);
+        if (di_json_parse(v->text, &limits, &b->chat->arena, &parsed, NULL) != DI_OK)
             TRY(di_path_fail(b->err, at, "must be a JSON Schema, as an object or as JSON text"));
         v = parsed;
     }

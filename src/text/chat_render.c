@@ -254,7 +254,8 @@ static di_status arguments(struct render *r, const struct di_chat_call *call)
     struct di_arena arena;
     struct di_json *args;
     di_arena_init(&arena);
-    di_status status = di_json_parse(call->arguments, NULL, &arena, &args, NULL);
+    struct di_json_limits limits = di_json_request_limits(call->arguments.n);
+    di_status status = di_json_parse(call->arguments, &limits, &arena, &args, NULL);
     if (status == DI_ERR_MEMORY) {
         status = di_fail(r->b->err, DI_ERR_MEMORY, "", "out of memory while reading the arguments of a tool call");
         goto out;

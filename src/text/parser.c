@@ -527,14 +527,15 @@ static di_status lay_out(struct di_parser *p, di_error *err)
     size_t total = 0, longest = 0, stops = 0;
     for (size_t i = 0; i < p->n_patterns; i++) {
         size_t n = p->patterns[i].n;
-        if (n > UINT32_MAX / 2)
-            return di_fail(err, DI_ERR_LIMIT, "stop", "a stop string of %zu bytes is too long", n);
+        if (n > DI_PARSE_MAX_STOP_BYTES)
+            return di_fail(err, DI_ERR_LIMIT, "stop", "a stop string has %zu bytes, more than the %d that one may have", n,
+                           DI_PARSE_MAX_STOP_BYTES);
         total += n;
         stops += i < p->n_stop ? n : 0;
         longest = n > longest ? n : longest;
     }
     p->held_cap = longest * 2; /* room for `longest` and the next byte; twice, so that moving down is rare */
-    size_t bytes = total * sizeof(uint32_t) + stops + p->held_cap * 2; /* far from SIZE_MAX: at most 37 patterns below 2^31 */
+    size_t bytes = total * sizeof(uint32_t) + stops + p->held_cap * 2; /* far from SIZE_MAX */
     p->storage = di_malloc(bytes);
     if (!p->storage)
         return di_fail(err, DI_ERR_MEMORY, "", "out of memory for a parser of %zu bytes", bytes);

@@ -61,6 +61,7 @@ struct di_parser_settings {
     size_t max_call_bytes; /* bytes of name, keys and values that one call may have; the rest is dropped. 0 means 16 MiB */
 };
 #define DI_PARSE_MAX_STOP 16
+#define DI_PARSE_MAX_STOP_BYTES 1024
 
 enum di_parse_event_kind {
     DI_EVENT_REASONING, /* text: a piece of the reasoning */
