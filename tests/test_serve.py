@@ -180,6 +180,10 @@ def test_framing(s):
         got = s.raw(data)
         yield status_of(got) == expected and b"[" not in got[-9:] and b'"error"' in got, (name, got[:300])
         yield b'"type":"invalid_request_error"' in got, (name, got[:400])
+    for path in (b"/v1/messages", b"/anthropic/v1/messages?a=b"):
+        for rest, expected in ((b"HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: gzip\r\n\r\n", 501), (b"HTTP/1.1\r\n\r\n", 400)):
+            got = s.raw(b"POST " + path + b" " + rest)
+            yield status_of(got) == expected and b'{"type":"error","error":{"type":"invalid_request_error"' in got, got
     accepted = {
         "chunked": post + b"Transfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n" % (len(body), body),
         "chunks of one byte, extension, trailer": post + b"transfer-encoding: Chunked\r\n\r\n"

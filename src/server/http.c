@@ -218,8 +218,9 @@ static bool read_head(struct di_http_conn *c)
     if (n == 0)
         return false;
     if (n < 0) {
-        c->request->head = (struct di_http_head){0};
+        c->request->head = (struct di_http_head){.path = c->request->head.path}; /* lies in the input; tells what the client speaks */
         refuse(c, (int)-n, why);
+        c->request->head.path = (struct di_str){0};
         return true;
     }
     take_head(c, (size_t)n);

@@ -55,7 +55,7 @@ struct di_http_events {
     void (*on_request)(void *ctx, struct di_http_request *r);
     void (*on_gone)(void *ctx, struct di_http_request *r, const char *why);
     /* A request that the transport refuses (400, 413, 431, ...): fill `body` with what to send, return
-     * further header lines as for di_http_reply. r->head may be empty. */
+     * further header lines as for di_http_reply. Of a head that is refused r->head has at most the path. */
     struct di_str (*on_refused)(void *ctx, struct di_http_request *r, int status, const char *why, struct di_buf *body);
     /* The response was handed over; last moment to look at r. Also after on_gone. */
     void (*on_done)(void *ctx, struct di_http_request *r);

@@ -468,7 +468,7 @@ struct di_str di_server_on_refused(void *ctx, struct di_http_request *r, int sta
         di_http_error_set(&e, status, NULL, NULL, "the body is larger than the %zu bytes that --max-body allows", s->config.limits.body);
     else
         di_http_error_set(&e, status, NULL, NULL, "%s", why);
-    di_http_error_write(c ? c->dialect : DI_DIALECT_OPENAI, &e, di_str_c(c ? c->id : ""), body);
+    di_http_error_write(c ? c->dialect : dialect_of(&r->head, NULL), &e, di_str_c(c ? c->id : ""), body);
     return c ? errors_headers(c, status, status == 503 ? 1 : 0) : (struct di_str){0};
 }
 
