@@ -259,6 +259,9 @@ import deepinfer
 from deepinfer import DeepInferError, LLM
 deepinfer.use_library(sys.argv[1])
 llm = LLM(sys.argv[2], max_model_len=512)
+if sys.argv[3:]:
+    import faulthandler
+    faulthandler.enable(open(os.devnull, "w"))
 for name in os.listdir(sys.argv[2]):
     if name.endswith(".safetensors"):
         os.truncate(os.path.join(sys.argv[2], name), 100)
@@ -274,13 +277,13 @@ llm.close()
 
 def changed_model(count, library):
     results = []
-    for options in ([], ["-X", "faulthandler"]):
+    for options, more in (([], []), (["-X", "faulthandler"], []), ([], ["faulthandler, later"])):
         with tempfile.TemporaryDirectory() as folder:
             model = os.path.join(folder, "nano")
             shutil.copytree(NANO, model, ignore=shutil.ignore_patterns("eval.jsonl"))
-            run = subprocess.run([sys.executable, *options, "-c", CHANGED, library, model], env={**os.environ, "PYTHONPATH": PACKAGE}, stdout=subprocess.PIPE,
+            run = subprocess.run([sys.executable, *options, "-c", CHANGED, library, model, *more], env={**os.environ, "PYTHONPATH": PACKAGE}, stdout=subprocess.PIPE,
                                  stderr=subprocess.STDOUT, text=True, timeout=100, check=False)
-        results.append((run.returncode == 0 and run.stdout == "io True\nio True\n1\n", (options, run.returncode, run.stdout)))
+        results.append((run.returncode == 0 and run.stdout == "io True\nio True\n1\n", (options, more, run.returncode, run.stdout)))
     count.group("a model that changes while it is open", results)
 
 

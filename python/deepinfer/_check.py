@@ -76,7 +76,7 @@ def listed(value: Any, name: str, wanted: str) -> list[Any]:
 def ids(value: Any, name: str) -> list[int]:
     numbers = listed(value, name, "a list of token ids")
     if set(map(type, numbers)) <= {int} and (not numbers or INT32[0] <= min(numbers) and max(numbers) <= INT32[1]):
-        return numbers  # the usual case, a hundred times faster
+        return numbers  # the usual case, without a look at each
     for place, i in enumerate(numbers):
         if not is_whole(i):
             raise InvalidError("invalid", f"must be a list of token ids, but has {_shown(i)} at position {place}", name)

@@ -1,4 +1,4 @@
-#define _DEFAULT_SOURCE /* MAP_ANONYMOUS, MAP_NORESERVE */
+#define _GNU_SOURCE /* MAP_ANONYMOUS, MAP_NORESERVE, syscall */
 #include "base/mapping.h"
 
 #include "base/mem.h"
@@ -11,6 +11,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 struct di_mapping {
@@ -32,25 +33,38 @@ static bool installed;
 
 /* ---------------------------------------------------------------- the handler */
 
-/* All of it becomes zeros: one lost page makes the rest worthless, and pages one by one could need more areas than the system grants. */
+/* All of it becomes zeros: one lost page makes the rest worthless, and pages one by one could need more areas than the system grants. A bare
+ * system call, in which no library does anything: others read meanwhile, and what they see does not count any more. */
+static bool replace(struct di_mapping *m)
+{
+    atomic_store(&m->lost, true);
+    return syscall(SYS_mmap, m->data, m->bytes, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) != -1;
+}
+
+static bool was_shortened(const struct di_mapping *m)
+{
+    struct stat sb;
+    return !atomic_load(&m->lost) && fstat(m->fd, &sb) == 0 && (size_t)sb.st_size < m->bytes;
+}
+
+/* The mapping that lost the page at this address; without one, every mapping whose file was shortened. */
 static bool replace_lost(const uint8_t *at)
 {
     bool done = false;
     atomic_fetch_add(&walking, 1);
-    for (struct di_mapping *m = atomic_load(&all); m && !done; m = atomic_load(&m->next))
-        if (at >= m->data && at < m->data + m->bytes) {
-            atomic_store(&m->lost, true);
-            done = mmap(m->data, m->bytes, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) == m->data;
-        }
+    for (struct di_mapping *m = atomic_load(&all); m; m = atomic_load(&m->next))
+        if (at ? at >= m->data && at < m->data + m->bytes : was_shortened(m))
+            done = replace(m) || done;
     atomic_fetch_sub(&walking, 1);
     return done;
 }
 
+/* A handler above this one that passes a fault on by raising the signal anew loses its address. */
 static void on_bus_error(int number, siginfo_t *info, void *context)
 {
     int saved = errno;
-    bool sent = info->si_code <= 0; /* by kill, not by a fault: there is no address */
-    bool ours = !sent && replace_lost(info->si_addr);
+    bool sent = info->si_code <= 0, raised = sent && info->si_pid == getpid();
+    bool ours = sent ? raised && replace_lost(NULL) : replace_lost(info->si_addr);
     errno = saved;
     if (ours)
         return;

@@ -278,6 +278,41 @@ static void test_foreign_faults(void **state)
     unlink(path);
 }
 
+static struct sigaction below;
+
+/* As crash reporters do: tell, put back what was there, and let that one see the signal. */
+static void raise_anew(int number)
+{
+    caught = 4;
+    sigaction(number, &below, NULL);
+    raise(number);
+}
+
+static void test_passed_on_by_raise(void **state)
+{
+    (void)state;
+    struct sigaction simple = {.sa_handler = plain}, reporter = {.sa_handler = raise_anew, .sa_flags = SA_NODEFER};
+    char path[40];
+    int fd = make_file(path);
+    unlink(path);
+    set_handler(&simple);
+    struct di_mapping *m;
+    di_error err = {0};
+    assert_int_equal(di_mapping_open(dup(fd), path, PAGES * page, &m, NULL), DI_OK);
+    assert_int_equal(sigaction(SIGBUS, &reporter, &below), 0);
+    assert_int_equal(ftruncate(fd, 0), 0);
+    caught = 0;
+    if (sigsetjmp(back, 1) == 0)
+        assert_int_equal(di_mapping_data(m)[page], 0);
+    assert_int_equal(caught, 4);
+    assert_int_equal(di_mapping_check(m, &err), DI_ERR_IO);
+    if (sigsetjmp(back, 1) == 0) /* the next one is none of a mapping's */
+        raise(SIGBUS);
+    assert_int_equal(caught, 1);
+    di_mapping_close(m);
+    close(fd);
+}
+
 static void test_refusals(void **state)
 {
     (void)state;
@@ -297,8 +332,8 @@ static void test_refusals(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_what_is_a_change), cmocka_unit_test(test_shortened), cmocka_unit_test(test_lost_page),
-        cmocka_unit_test(test_foreign_faults),   cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_what_is_a_change), cmocka_unit_test(test_shortened),          cmocka_unit_test(test_lost_page),
+        cmocka_unit_test(test_foreign_faults),   cmocka_unit_test(test_passed_on_by_raise), cmocka_unit_test(test_refusals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
