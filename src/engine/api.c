@@ -190,7 +190,9 @@ di_status di_engine_open(const di_engine_config *config, di_engine **out, di_err
     e->max_unread = c.max_unread ? c.max_unread : 65536;
     init_lock(e);
     e->name = last_component(c.model);
-    CHECK(e->name, err, DI_ERR_MEMORY, "", "out of memory for an engine");
+    e->n_buckets = 1024;
+    e->table = di_calloc((size_t)e->n_buckets, sizeof *e->table);
+    CHECK(e->name && e->table, err, DI_ERR_MEMORY, "", "out of memory for an engine");
     TRY(di_config_load(c.model, &e->config, err));
     TRY(fit(&c, &e->config, &e->core_config, &params, err));
     e->context = params.max_context;
@@ -235,6 +237,7 @@ void di_engine_close(di_engine *e)
     di_turn_memory_destroy(e->memory);
     di_text_model_fini(&e->text);
     di_free(e->name);
+    di_free(e->table);
     if (e->has_lock) {
         pthread_mutex_destroy(&e->lock);
         pthread_cond_destroy(&e->work);

@@ -5,7 +5,6 @@
 #ifndef DI_ENGINE_API_IMPL_H
 #define DI_ENGINE_API_IMPL_H
 
-#include "base/order.h"
 #include "engine/completion.h"
 
 #include <pthread.h>
@@ -28,7 +27,7 @@ struct di_api_text {
 /* One request from submit until the driver has seen its end. */
 struct di_api_request {
     struct di_api_request *next;        /* inbox, or the driver's list of ended ones */
-    struct di_order_node by_id;         /* shared: table */
+    struct di_api_request *next_bucket; /* shared: table by id */
     struct di_api_request *next_cancel; /* shared: list of cancels */
     di_engine *engine;
     di_request_id id;
@@ -75,7 +74,8 @@ struct di_engine {
 
     /* shared */
     struct di_api_request *inbox, **inbox_end, *cancels;
-    struct di_order table; /* requests without a FINISHED record, by id */
+    struct di_api_request **table; /* [n_buckets] requests without a FINISHED record; it grows with them */
+    int64_t n_buckets, n_known;
     di_request_id last_id;
     struct di_record *outbox, **outbox_end, *spare;
     int64_t n_unread, n_spare;

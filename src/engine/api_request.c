@@ -211,9 +211,13 @@ static void forget(struct di_api_request *r, di_end_reason reason)
     di_engine *e = r->engine;
     pthread_mutex_lock(&e->lock);
     e->ended_by[reason]++;
-    di_order_remove(&e->table, &r->by_id);
+    struct di_api_request **link = &e->table[r->id % e->n_buckets];
+    while (*link != r)
+        link = &(*link)->next_bucket;
+    *link = r->next_bucket;
+    e->n_known--;
     if (r->cancel) {
-        struct di_api_request **link = &e->cancels;
+        link = &e->cancels;
         while (*link && *link != r)
             link = &(*link)->next_cancel;
         if (*link)

@@ -366,6 +366,26 @@ out:
     return status;
 }
 
+/* As many buckets as requests, in powers of two. Without memory for them the lists stay longer. Holds the lock. */
+static void grow_table(di_engine *e)
+{
+    if (e->n_known < e->n_buckets)
+        return;
+    struct di_api_request **table = di_calloc(2 * (size_t)e->n_buckets, sizeof(struct di_api_request *));
+    if (!table)
+        return;
+    for (int64_t i = 0; i < e->n_buckets; i++)
+        for (struct di_api_request *r = e->table[i], *next; r; r = next) {
+            struct di_api_request **bucket = &table[r->id % (2 * e->n_buckets)];
+            next = r->next_bucket;
+            r->next_bucket = *bucket;
+            *bucket = r;
+        }
+    di_free(e->table);
+    e->table = table;
+    e->n_buckets *= 2;
+}
+
 static di_status put_in_inbox(di_engine *e, struct di_api_request *r, di_request_id *id, di_error *err)
 {
     di_status status = DI_OK;
@@ -374,7 +394,11 @@ static di_status put_in_inbox(di_engine *e, struct di_api_request *r, di_request
     r->id = ++e->last_id;
     if (id)
         *id = r->id;
-    di_order_add(&e->table, &r->by_id, r, r->id, 0, 0);
+    grow_table(e);
+    struct di_api_request **bucket = &e->table[r->id % e->n_buckets];
+    r->next_bucket = *bucket;
+    *bucket = r;
+    e->n_known++;
     *e->inbox_end = r;
     e->inbox_end = &r->next;
     e->stats.submitted++;
@@ -546,8 +570,10 @@ out:
 
 struct di_api_request *di_api_request_find(di_engine *e, di_request_id id)
 {
-    struct di_api_request *r = di_order_from(&e->table, id, 0);
-    return r && r->id == id ? r : NULL;
+    struct di_api_request *r = id > 0 ? e->table[id % e->n_buckets] : NULL;
+    while (r && r->id != id)
+        r = r->next_bucket;
+    return r;
 }
 
 int di_engine_cancel(di_engine *e, di_request_id id)
