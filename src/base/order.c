@@ -21,11 +21,14 @@ static void measure(node *x)
         x->least = x->right->least;
 }
 
+/* Something changed below or in x: measure it and what is above it, up to the first that stays as it was. */
 static void measure_up(struct di_order *o, node *x)
 {
-    for (; x; x = x->parent) {
+    for (bool changed = true; x && changed; x = x->parent) {
+        int32_t before = x->least;
         o->visited++;
         measure(x);
+        changed = x->least != before;
     }
 }
 
