@@ -32,6 +32,7 @@ di_status di_bench_vector(const struct di_bench_options *o, di_error *err);
 di_status di_bench_sampler(const struct di_bench_options *o, di_error *err);
 di_status di_bench_model(const struct di_bench_options *o, di_error *err);
 di_status di_bench_cache(const struct di_bench_options *o, di_error *err);
+di_status di_bench_order(const struct di_bench_options *o, di_error *err);
 di_status di_bench_engine(const struct di_bench_options *o, di_error *err);
 
 #endif

@@ -133,6 +133,82 @@ out:
     return status;
 }
 
+/* ---------------------------------------------------------------- many that wait */
+
+#define QUEUE_STEPS 200
+#define QUEUE_ANSWER 4
+
+static di_status submit_waiting(struct di_core *e, int i, int64_t tokens, int priority, int64_t *id, di_error *err)
+{
+    static const int32_t prompt[64];
+    static int64_t counted;
+    struct di_request r = {.prompt = prompt,
+                           .n_prompt = 1 + i % 64,
+                           .max_tokens = tokens,
+                           .priority = priority,
+                           .tenant = (uint64_t)(i % 100),
+                           .deadline_ns = INT64_MAX - i,
+                           .sampling = di_sampling_params_default(),
+                           .ignore_end = true,
+                           .on_token = count_token,
+                           .ctx = &counted};
+    r.sampling.temperature = 0;
+    return di_core_submit(e, &r, id, err);
+}
+
+/* 16 run and `waiting` wait; the time of a step in which the queue stands still, and of one in which 4 requests end, 4 start, 4 come and one is
+ * cancelled. */
+static di_status queue(const struct di_bench_options *o, int waiting, di_error *err)
+{
+    di_status status = DI_OK;
+    struct di_core *e = NULL;
+    int rounds = (int)o->rounds, running = 16;
+    double still[MOST_ROUNDS], moving[MOST_ROUNDS];
+    int64_t id = 0, context = (int64_t)(rounds + 2) * QUEUE_STEPS + 64;
+    struct di_core_null n = null_model(NULL_VOCAB, context, compute_nothing);
+    TRY(di_core_create_null(&n, &(struct di_core_config){.max_batch = running, .prefill_chunk = 256, .no_reuse = true}, &e, err));
+    for (int i = 0; i < running; i++)
+        TRY(submit_waiting(e, i, context - 64, -1, &id, err));
+    for (int i = 0; i < waiting; i++)
+        TRY(submit_waiting(e, i, QUEUE_ANSWER, i % 3, &id, err));
+    TRY(step_n(e, 4, err));
+    for (int i = 0; i < rounds; i++) {
+        double t = cpu_seconds(CLOCK_THREAD_CPUTIME_ID);
+        TRY(step_n(e, QUEUE_STEPS, err));
+        still[i] = (cpu_seconds(CLOCK_THREAD_CPUTIME_ID) - t) * 1e6 / QUEUE_STEPS;
+    }
+    for (int64_t i = 1; i <= running; i++)
+        di_core_cancel(e, i);
+    TRY(step_n(e, 20, err));
+    for (int i = 0; i < rounds; i++) {
+        double t = cpu_seconds(CLOCK_THREAD_CPUTIME_ID);
+        for (int k = 0; k < QUEUE_STEPS; k++) {
+            for (int j = 0; j < running / QUEUE_ANSWER; j++)
+                TRY(submit_waiting(e, i + k + j, QUEUE_ANSWER, j % 3, &id, err));
+            di_core_cancel(e, id);
+            TRY(step_n(e, 1, err));
+        }
+        moving[i] = (cpu_seconds(CLOCK_THREAD_CPUTIME_ID) - t) * 1e6 / QUEUE_STEPS;
+    }
+    printf("| %6d | 30 | %.1f | %.1f |\n", waiting, di_bench_median(still, rounds), di_bench_median(moving, rounds));
+    fflush(stdout);
+out:
+    di_core_destroy(e);
+    return status;
+}
+
+static di_status queues(const struct di_bench_options *o, di_error *err)
+{
+    di_status status = DI_OK;
+    printf("16 requests run and others wait: processor time of the engine's thread, us a step\n\n"
+           "| waiting | limit | nothing changes | 4 end, start and come, one is cancelled |\n|---|---|---|---|\n");
+    for (int waiting = 100; waiting <= 100000; waiting *= 10)
+        TRY(queue(o, waiting, err));
+    printf("\n");
+out:
+    return status;
+}
+
 /* ---------------------------------------------------------------- the same through the public interface */
 
 static di_status compute_no_logits(void *ctx, const struct di_step *step, di_error *err)
@@ -435,6 +511,8 @@ di_status di_bench_engine(const struct di_bench_options *o, di_error *err)
     print_machine();
     if (chosen(o, "overhead"))
         TRY(overheads(o, err));
+    if (chosen(o, "queue"))
+        TRY(queues(o, err));
     if (o->model && chosen(o, "interface"))
         TRY(driven_both(o, err));
     if (o->model && (chosen(o, "throughput") || chosen(o, "sharing")))

@@ -8,19 +8,20 @@
 
 #define FIELD(name) offsetof(struct di_bench_options, name)
 static const struct di_option table[] = {
-    {"suite", DI_OPT_CHOICE, FIELD(suite), "kernels", 0, 0, "kernels|vector|sampler|model|cache|engine", "NAME", "What to measure.", false},
+    {"suite", DI_OPT_CHOICE, FIELD(suite), "kernels", 0, 0, "kernels|vector|sampler|model|cache|engine|order", "NAME", "What to measure.",
+     false},
     {"cpu-isa", DI_OPT_STRING, FIELD(isa), NULL, 0, 0, NULL, "NAME", "Instruction set: avx2, avx512, avx512bf16 or amx; default the best.",
      false},
     {"threads", DI_OPT_INT, FIELD(threads), "0", 0, DI_POOL_MAX_THREADS, NULL, "N", "Threads; 0 is all processors.", false},
     {"rounds", DI_OPT_INT, FIELD(rounds), "7", 1, 1000, NULL, "N", "Measurements of each row; the median counts.", false},
     {"filter", DI_OPT_STRING, FIELD(filter), NULL, 0, 0, NULL, "TEXT",
-     "Only rows whose name contains this text; of suite engine: overhead, interface, throughput or sharing.", false},
-    {"model", DI_OPT_STRING, FIELD(model), NULL, 0, 0, NULL, "DIR", "Suites model and engine: the checkpoint.", false},
+     "Only rows whose name contains this text; of suite engine: overhead, queue, interface, throughput or sharing.", false},
+    {"model", DI_OPT_STRING, FIELD(model), NULL, 0, 0, NULL, "DIR", "Suites model, engine and order: the checkpoint.", false},
     {"batch", DI_OPT_INT, FIELD(batch), "0", 0, 64, NULL, "N", "Suite model: decode N requests only; 0 is the standard list of tests.",
      false},
     {"context", DI_OPT_INT, FIELD(context), "0", 0, 1 << 20, NULL, "N", "Suite model: decode behind N tokens only.", false},
-    {"prefill-chunk", DI_OPT_INT, FIELD(prefill_chunk), "256", 1, 65536, NULL, "N", "Suites model and engine: prompt rows of one step.",
-     false},
+    {"prefill-chunk", DI_OPT_INT, FIELD(prefill_chunk), "256", 1, 65536, NULL, "N",
+     "Suites model, engine and order: prompt rows of one step.", false},
     {"profile", DI_OPT_BOOL, FIELD(profile), "false", 0, 0, NULL, NULL, "Suite model: print where the time of each step goes, op by op.",
      false},
     {"json", DI_OPT_STRING, FIELD(json), NULL, 0, 0, NULL, "FILE", "Suites model and cache: also write all figures to this file.", false},
@@ -31,8 +32,8 @@ static const struct di_option table[] = {
 static const struct suite {
     const char *name;
     di_status (*run)(const struct di_bench_options *o, di_error *err);
-} suites[] = {{"kernels", di_bench_kernels}, {"vector", di_bench_vector}, {"sampler", di_bench_sampler},
-              {"model", di_bench_model},     {"cache", di_bench_cache},   {"engine", di_bench_engine}};
+} suites[] = {{"kernels", di_bench_kernels}, {"vector", di_bench_vector}, {"sampler", di_bench_sampler}, {"model", di_bench_model},
+              {"cache", di_bench_cache},     {"engine", di_bench_engine}, {"order", di_bench_order}};
 
 static int run(const void *options)
 {
@@ -48,8 +49,8 @@ static int run(const void *options)
 const struct di_command di_cmd_bench = {
     .name = "bench",
     .summary = "measure speed: floor, measured, percent of floor",
-    .usage =
-        "[--suite kernels|vector|sampler|model|cache|engine] [--model DIR] [--cpu-isa NAME] [--threads N] [--rounds N] [--filter TEXT]",
+    .usage = "[--suite kernels|vector|sampler|model|cache|engine|order] [--model DIR] [--cpu-isa NAME] [--threads N] [--rounds N] "
+             "[--filter TEXT]",
     .options = table,
     .n_options = sizeof table / sizeof *table,
     .options_size = sizeof(struct di_bench_options),
