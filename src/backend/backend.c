@@ -1,20 +1,36 @@
 #include "backend/backend.h"
 
+#include <stdio.h>
+
+static const struct mode {
+    const char *name;
+    struct di_numerics num; /* bf16, q_cache, q_linear, q_wo_a */
+} modes[] = {
+    {"bf16", {true, true, true, false}},  {"bf16-woa8", {true, true, true, true}},       {"f32r", {false, true, true, false}},
+    {"f32", {false, true, false, false}}, {"f32-noquant", {false, false, false, false}},
+};
+#define MODES (sizeof modes / sizeof *modes)
+
 bool di_numerics_by_name(const char *name, struct di_numerics *out)
 {
-    static const struct {
-        const char *name;
-        struct di_numerics num; /* bf16, q_cache, q_linear, q_wo_a */
-    } modes[] = {
-        {"bf16", {true, true, true, false}},  {"bf16-woa8", {true, true, true, true}},       {"f32r", {false, true, true, false}},
-        {"f32", {false, true, false, false}}, {"f32-noquant", {false, false, false, false}},
-    };
-    for (size_t i = 0; i < sizeof modes / sizeof *modes; i++)
+    for (size_t i = 0; i < MODES; i++)
         if (strcmp(modes[i].name, name) == 0) {
             *out = modes[i].num;
             return true;
         }
     return false;
+}
+
+_Static_assert(sizeof(struct di_numerics) == 4 * sizeof(bool), "another switch: di_bits_name must tell it");
+
+void di_bits_name(struct di_numerics n, const char *device, const char *isa, char out[DI_BITS_NAME])
+{
+    char flags[5] = {n.bf16 ? 'b' : '-', n.q_cache ? 'c' : '-', n.q_linear ? 'l' : '-', n.q_wo_a ? 'o' : '-', 0};
+    const char *mode = flags; /* a combination that has no name */
+    for (size_t i = 0; i < MODES; i++)
+        if (memcmp(&modes[i].num, &n, sizeof n) == 0)
+            mode = modes[i].name;
+    snprintf(out, DI_BITS_NAME, "%s/%s-%s", mode, device, isa);
 }
 
 void di_kv_layout_init(struct di_kv_layout *l, const struct di_config *c, struct di_numerics num)

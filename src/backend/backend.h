@@ -25,6 +25,11 @@ struct di_numerics {
 /* "bf16" (default), "bf16-woa8", "f32r", "f32", "f32-noquant". False for an unknown name. */
 bool di_numerics_by_name(const char *name, struct di_numerics *out);
 
+/* Everything of an arithmetic that changes bits, for the keys of cached content (cache/block_key.h): numerics mode, device, instruction set,
+ * like "bf16/cpu-avx512". Two that may differ in a bit have different names. */
+#define DI_BITS_NAME 48
+void di_bits_name(struct di_numerics n, const char *device, const char *isa, char out[DI_BITS_NAME]);
+
 /* ---------------------------------------------------------------- weights */
 
 enum di_wtype {
@@ -394,6 +399,7 @@ struct di_backend {
     struct di_backend_params params;
     struct di_kv_layout layout;
     size_t scratch_bytes; /* allocated by the back end itself, for the memory plan */
+    char bits[DI_BITS_NAME];
     void *impl;
 };
 

@@ -24,7 +24,7 @@ struct di_key {
 /* What separates caches that must share nothing. */
 struct di_key_root {
     const uint8_t *model_digest; /* 32 bytes over the checkpoint */
-    const char *numerics;        /* everything that changes bits: numerics mode, back end, instruction set; "bf16/cpu-avx512" */
+    const char *numerics;        /* di_backend.bits: everything that changes bits, "bf16/cpu-avx512" */
     const void *salt;            /* the tenant, chosen by the server and never by a client (A17); 0 bytes = the common tenant */
     size_t salt_bytes;
 };

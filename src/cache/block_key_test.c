@@ -104,6 +104,34 @@ static void report_A15_keys_are_the_same_in_every_process(void **state)
     di_hasher_destroy(h);
 }
 
+/* Every mode on every instruction set is another root; nothing else is in the name. Expected roots as above. */
+static void all_that_changes_bits_is_in_the_key(void **state)
+{
+    static const char *const modes[] = {"bf16", "bf16-woa8", "f32r", "f32", "f32-noquant"};
+    static const char *const isas[] = {"ref", "avx2", "avx512", "avx512bf16", "amx"};
+    struct di_hasher *h = new_hasher();
+    struct di_key roots[25];
+    char name[DI_BITS_NAME];
+    struct di_numerics n;
+    (void)state;
+    for (int i = 0; i < 25; i++) {
+        char want[64];
+        assert_true(di_numerics_by_name(modes[i / 5], &n));
+        di_bits_name(n, "cpu", isas[i % 5], name);
+        snprintf(want, sizeof want, "%s/cpu-%s", modes[i / 5], isas[i % 5]);
+        assert_string_equal(name, want);
+        roots[i] = root_of(h, name, "");
+        for (int k = 0; k < i; k++)
+            assert_false(di_key_equal(&roots[i], &roots[k]));
+    }
+    same(&roots[2], "96adb0536b561a3df579cebd47ec5eed3f35bfe521c3551116de85dd4872e72b");
+    same(&roots[6], "06c31b0b96b5f76cc9b8d2997e7f033c4955d00be289a117d417ddb91495e528");
+    n = (struct di_numerics){.bf16 = true}; /* no mode has this */
+    di_bits_name(n, "cpu", "ref", name);
+    assert_string_equal(name, "b---/cpu-ref");
+    di_hasher_destroy(h);
+}
+
 /* The key covers all 64 logical tokens, each of them, and everything before. */
 static void report_55_hash_covers_the_logical_block(void **state)
 {
@@ -207,9 +235,10 @@ int main(void)
     if (!CRYPTO_set_mem_functions(crypto_malloc, crypto_realloc, crypto_free))
         return 1;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(report_A15_keys_are_the_same_in_every_process),   cmocka_unit_test(report_55_hash_covers_the_logical_block),
-        cmocka_unit_test(fields_cannot_be_shifted_into_each_other),        cmocka_unit_test(report_A14_same_bytes_other_shape_or_type),
-        cmocka_unit_test(report_A13_every_byte_of_an_image_digest_counts), cmocka_unit_test(hashing_a_block_allocates_nothing_of_ours),
+        cmocka_unit_test(report_A15_keys_are_the_same_in_every_process), cmocka_unit_test(all_that_changes_bits_is_in_the_key),
+        cmocka_unit_test(report_55_hash_covers_the_logical_block),       cmocka_unit_test(fields_cannot_be_shifted_into_each_other),
+        cmocka_unit_test(report_A14_same_bytes_other_shape_or_type),     cmocka_unit_test(report_A13_every_byte_of_an_image_digest_counts),
+        cmocka_unit_test(hashing_a_block_allocates_nothing_of_ours),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

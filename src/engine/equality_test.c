@@ -276,6 +276,8 @@ static void test_company(void **state)
             continue;
         open_vectors("tiny_a", &g);
         struct di_model *m = open_tiny(&g, isas[k]);
+        char bits[DI_BITS_NAME] = "bf16/cpu-";
+        assert_string_equal(m->be->bits, strcat(bits, isas[k])); /* in the keys of what it caches */
         make_plan(&p, m->c->vocab_size);
         for (int r = 0; r < REQUESTS; r++) {
             run_plan(m, &p, 1, 300 - 1, r, got);

@@ -89,6 +89,7 @@ di_status di_backend_cpu_create(const struct di_backend_params *params, struct d
         di_cpu_vector_ops(&cpu->ops, isa);
     }
     cpu->be = (struct di_backend){.ops = &cpu->ops, .params = *params};
+    di_bits_name(params->numerics, "cpu", cpu->ops.name, cpu->be.bits);
     di_kv_layout_init(&cpu->be.layout, params->config, params->numerics);
     struct di_cpu_scratch s = scratch_of(params, isa, cpu->threads);
     cpu->shared_bytes = s.shared;
