@@ -81,7 +81,7 @@ typedef struct di_engine_config {
     /* Non-zero: every prompt is computed in full. Else what earlier requests of the tenant computed for the same beginning is reused; the
      * bits are the same (0). */
     int32_t no_reuse;
-    int32_t state_slots; /* snapshots of request state kept for that, 0..4096; 0 = 64, or twice max_batch if that is more */
+    int32_t state_slots; /* snapshots of request state kept for that; 0 = a quarter of the bytes of cache_blocks, at least 64 */
     int64_t context;     /* tokens of one request, prompt and answer; 0 = the model's limit, at most 65,536 */
     int64_t seed;        /* of JSON requests that have none, 0..2^63-1 (0) */
     /* Called on the opening thread while weights are read, with bytes done and in all; or NULL. */

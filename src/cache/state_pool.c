@@ -35,8 +35,8 @@ di_status di_state_pool_create(const struct di_state_params *params, struct di_s
     struct di_state_pool *p = NULL;
     size_t bytes;
     *out = NULL;
-    CHECK(params->count >= 0 && params->window >= 1 && params->rollback >= 1 && params->rollback < DI_TAIL_ROWS &&
-              ring_rows(params->window, params->rollback) <= DI_RING_ROWS,
+    CHECK(params->count >= 0 && params->count <= DI_MAX_STATES && params->window >= 1 && params->rollback >= 1 &&
+              params->rollback < DI_TAIL_ROWS && ring_rows(params->window, params->rollback) <= DI_RING_ROWS,
           err, DI_ERR_INVALID, "", "a state of %d window rows and %d rows of rollback does not fit rings of %d and tails of %d rows",
           params->window, params->rollback, DI_RING_ROWS, DI_TAIL_ROWS);
     p = di_calloc(1, sizeof *p);

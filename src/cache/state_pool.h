@@ -10,9 +10,11 @@
 
 #include "cache/block_key.h"
 
+#define DI_MAX_STATES (1 << 30) /* twice as many buckets are counted in 32 bits */
+
 struct di_state_params {
     const struct di_kv_layout *layout; /* copied */
-    int count;                         /* snapshots, >= 0 */
+    int count;                         /* snapshots, 0 .. DI_MAX_STATES */
     int window;                        /* sliding_window: a row sees itself and the window - 1 positions before it */
     int rollback;                      /* 1 to DI_TAIL_ROWS - 1, and window - 1 + rollback <= DI_RING_ROWS */
     /* Copies bytes between a request's state and a snapshot, in the order of the stream that computes; NULL = memcpy. */

@@ -1,10 +1,12 @@
-/* Suite cache: hash and match of a prompt of a million tokens, and the prefix index on a request trace. */
+/* Suite cache: hash and match of a prompt of a million tokens; the prefix index on a request trace, and the whole of prefix reuse on it, with
+ * snapshots of request state. */
 #include "cli/bench.h"
 
 #include "base/file.h"
 #include "base/json.h"
 #include "base/mem.h"
 #include "cache/prefix.h"
+#include "engine/reuse.h"
 
 #include <openssl/evp.h>
 #include <stdio.h>
@@ -13,6 +15,9 @@
 #define MILLION 1000000
 #define TRACE_BLOCK 512 /* tokens that one id of the trace stands for */
 #define TOKEN_BYTES 890 /* G per token at full size (spec/model.md §6) */
+#define WINDOW 128
+#define LAYERS 40
+#define STATE_BYTES 2965680 /* of a snapshot: 43 rings of 129 rows of 528 B, 3 tails of 3 rows of 4 KiB */
 #define MAX_TRACE_IDS (1 << 22)
 
 /* Processor time of this thread: the machine may be busy with other work. */
@@ -252,6 +257,94 @@ out:
     return status;
 }
 
+/* ---------------------------------------------------------------- the trace, with snapshots */
+
+struct net {
+    double g, net; /* of all prompt tokens: those whose G was found; those that were not computed (again) */
+};
+
+/* One request from its lookup to its end, as the engine goes about it (core.c): the state is kept where others share the beginning, at the
+ * end of the prompt, at the end of the answer. The row at which it starts. */
+static int64_t reuse_request(struct di_reuse *r, struct di_kv_store *store, const int32_t *tokens, int64_t n, int64_t total)
+{
+    struct di_reuse_ask ask = {.tokens = tokens, .n = n, .total = total};
+    struct di_reuse_start from;
+    if (!di_reuse_begin(r, 0, &ask, &from))
+        return 0;
+    const int64_t saves[] = {from.save_at > from.right_from && from.save_at < n ? from.save_at : 0, n, total};
+    for (int i = 0; i < 3; i++)
+        if (saves[i] && (i < 2 || total > n)) {
+            di_reuse_computed(r, 0, tokens, saves[i]);
+            di_reuse_save(r, 0, tokens, saves[i], saves[i], from.right_from);
+        }
+    di_kv_release(store, 0);
+    return from.row;
+}
+
+static di_status replay_net(const struct trace *t, int64_t blocks, int states, struct net *out, di_error *err)
+{
+    /* Blocks and rings of a few bytes: nothing is computed. */
+    const struct di_kv_layout layout = {.block_bytes = DI_BLOCK_TOKENS,
+                                        .ring_bytes = DI_RING_ROWS,
+                                        .tail_bytes = 64,
+                                        .n_sources = 1,
+                                        .ratio = {1},
+                                        .tail = {-1},
+                                        .key_row_bytes = 1,
+                                        .ring_layers = 1,
+                                        .window_row_bytes = 1};
+    di_status status = DI_OK;
+    struct di_kv_store *store = NULL;
+    struct di_reuse *r = NULL;
+    int64_t longest = t->longest + t->longest_answer, saved = 0;
+    struct di_reuse_params p = {.states = states, .window = WINDOW, .layers = LAYERS, .max_tokens = longest, .numerics = "bench"};
+    int32_t unique = 0, *tokens = di_malloc((size_t)longest * sizeof *tokens);
+    CHECK(tokens, err, DI_ERR_MEMORY, "bench", "out of memory");
+    TRY(di_kv_store_create(&layout, 1, (int)blocks, longest, &store, err));
+    TRY(di_reuse_create(store, &p, &r, err));
+    for (size_t i = 0; i < t->requests.n / sizeof(struct trace_request); i++) {
+        const struct trace_request *q = trace_at(t, i);
+        spell(t, q, tokens, q->output, &unique);
+        saved += reuse_request(r, store, tokens, q->input, q->input + q->output);
+    }
+    *out = (struct net){(double)di_reuse_stats(r).hit_tokens / (double)t->tokens, (double)saved / (double)t->tokens};
+out:
+    di_reuse_destroy(r);
+    di_kv_store_destroy(store);
+    di_free(tokens);
+    return status;
+}
+
+/* Snapshots of 0 mean what --state-slots 0 means at full size. */
+static di_status net_row(const struct trace *t, int gib, int states, di_error *err)
+{
+    di_status status = DI_OK;
+    int64_t bytes = (int64_t)gib << 30, blocks = bytes / (TOKEN_BYTES * DI_BLOCK_TOKENS), quarter = bytes / 4 / STATE_BYTES;
+    int n = states ? states : quarter < 64 ? 64 : (int)quarter;
+    struct net net;
+    TRY(replay_net(t, blocks, n, &net, err));
+    printf("| %d | %d%s | %.2f | %.4f | %.4f | %.1f |\n", gib, n, states ? "" : " (default)", (double)n * STATE_BYTES / (1 << 30), net.g,
+           net.net, 100 * net.net / t->ideal);
+    fflush(stdout);
+out:
+    return status;
+}
+
+static di_status net_table(const struct trace *t, di_error *err)
+{
+    static const int numbers[] = {64, 256, 1024, 4096, 16384};
+    di_status status = DI_OK;
+    printf(
+        "\nWith answers and exact reuse: net is what was not computed, without the rows that were computed again because no snapshot was "
+        "there\n\n| GiB of G | snapshots | GiB of them | G rate | net rate | of ideal %% |\n|---|---|---|---|---|---|\n");
+    for (int gib = 1; gib <= 64; gib *= 2)
+        TRY(net_row(t, gib, 0, err));
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        TRY(net_row(t, 64, numbers[i], err));
+out:
+    return status;
+}
+
 static di_status trace_table(const struct di_bench_options *o, di_error *err)
 {
     di_status status = DI_OK;
@@ -274,6 +367,7 @@ static di_status trace_table(const struct di_bench_options *o, di_error *err)
         di_buf_addf(&json, "%s{\"gib\": %d, \"prompts\": %.6f, \"answers\": %.6f, \"ideal\": %.6f}", gib > 1 ? ",\n " : "[", gib,
                     prompts.rate, all.rate, t.ideal);
     }
+    TRY(net_table(&t, err));
     di_buf_addf(&json, "]\n");
     TRY(di_buf_ok(&json, err));
     if (o->json)

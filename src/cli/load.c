@@ -172,14 +172,8 @@ di_status di_load(const struct di_load_options *o, bool with_text, struct di_loa
     TRY(di_config_load(o->model, &out->config, err));
     CHECK(o->context <= out->config.max_position_embeddings, err, DI_ERR_INVALID, "context", "the model's limit is %lld tokens",
           (long long)out->config.max_position_embeddings);
-    out->engine = (struct di_core_config){.max_batch = (int)o->max_batch,
-                                          .prefill_chunk = (int)o->prefill_chunk,
-                                          .context = o->context,
-                                          .no_reuse = !o->reuse,
-                                          .states = !o->reuse                ? 0
-                                                    : o->states              ? (int)o->states
-                                                    : (int)o->max_batch > 32 ? 2 * (int)o->max_batch
-                                                                             : 64};
+    out->engine = (struct di_core_config){
+        .max_batch = (int)o->max_batch, .prefill_chunk = (int)o->prefill_chunk, .context = o->context, .no_reuse = !o->reuse};
     out->context = di_core_context(&out->config, &out->engine);
     TRY(load_text(o->model, with_text, out, err));
     out->engine.banned = out->text.banned;

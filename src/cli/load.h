@@ -65,8 +65,8 @@ struct di_load_options {
      "Reuse what earlier requests computed for the same beginning. The answers are the same bits; only cached_tokens shows it.",           \
      false},                                                                                                                               \
         {"state-slots", DI_OPT_INT, offsetof(TYPE, load.states),                                                                           \
-         "0",           0,          4096,                                                                                                  \
-         NULL,          "N",        "Snapshots of request state kept for --reuse; 0 is 64, or twice --max-batch if that is more.",         \
+         "0",           0,          DI_MAX_STATES,                                                                                         \
+         NULL,          "N",        "Snapshots of request state kept for --reuse; 0 is a quarter of the cache's bytes, at least 64.",      \
          false},                                                                                                                           \
         {"prefill-order",                                                                                                                  \
          DI_OPT_CHOICE,                                                                                                                    \

@@ -76,7 +76,7 @@ static di_status read_config(const di_engine_config *given, di_engine_config *ou
     TRY(check_range("max_batch", out->max_batch, 1, 1024, err));
     TRY(check_range("prefill_chunk", out->prefill_chunk, 1, 65536, err));
     TRY(check_range("cache_blocks", out->cache_blocks, 0, INT32_MAX, err));
-    TRY(check_range("state_slots", out->state_slots, 0, 4096, err));
+    TRY(check_range("state_slots", out->state_slots, 0, DI_MAX_STATES, err));
     TRY(check_range("context", out->context, 0, 1 << 30, err));
     TRY(check_range("seed", out->seed, 0, INT64_MAX, err));
     TRY(check_range("turn_memory", out->turn_memory, 0, INT32_MAX, err));
@@ -97,14 +97,14 @@ static di_status fit(const di_engine_config *c, const struct di_config *model, s
     if (c->context > model->max_position_embeddings)
         return di_fail(err, DI_ERR_INVALID, "context", "the model's limit is %lld tokens, context asks for %lld",
                        (long long)model->max_position_embeddings, (long long)c->context);
-    int slots = c->state_slots ? c->state_slots : c->max_batch > 32 ? 2 * c->max_batch : 64;
     *core = (struct di_core_config){.max_batch = c->max_batch,
                                     .prefill_chunk = c->prefill_chunk,
                                     .context = c->context,
                                     .cache_blocks = c->cache_blocks,
                                     .no_reuse = c->no_reuse != 0,
-                                    .states = c->no_reuse ? 0 : slots,
                                     .replay_rows = c->replay_rows};
+    if (!c->no_reuse)
+        core->states = c->state_slots ? c->state_slots : di_core_default_states(model, params->numerics, core);
     if (c->replay && !di_replay_by_name(c->replay, &core->replay))
         return di_fail(err, DI_ERR_INVALID, "replay", "\"%s\" is neither exact nor bounded", c->replay);
     if (c->prefill_order && !di_prefill_order_by_name(c->prefill_order, &core->prefill_order))

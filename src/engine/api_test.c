@@ -519,7 +519,7 @@ static void test_bad_handles_and_sizes(void **state)
     const struct {
         const char *where;
         int32_t *field, value;
-    } ranges[] = {{"state_slots", &c.state_slots, 5000},
+    } ranges[] = {{"state_slots", &c.state_slots, -1},
                   {"threads", &c.threads, -1},
                   {"max_batch", &c.max_batch, 0},
                   {"prefill_chunk", &c.prefill_chunk, 0},
@@ -544,6 +544,25 @@ static void test_bad_handles_and_sizes(void **state)
     c.context = 1 << 30;
     assert_int_equal(di_engine_open(&c, &e, &err), DI_ERR_INVALID);
     assert_string_equal(err.where, "context");
+}
+
+/* Without a number the snapshots of state have a quarter of the bytes of the blocks, and at least 64 are there. Nano's: 13,568 B a block,
+ * 227,508 B a snapshot. More than 4,096 are allowed. */
+static void test_snapshots_follow_from_the_cache(void **state)
+{
+    static const struct {
+        int32_t blocks, slots;
+    } cases[] = {{100, 64}, {4290, 64}, {4370, 65}, {100000, 1490}, {1000000, 14909}};
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        di_engine_config c = nano_config();
+        di_memory_plan by_default, given;
+        c.cache_blocks = cases[i].blocks;
+        assert_int_equal(di_engine_plan(&c, &by_default, sizeof by_default, NULL), DI_OK);
+        c.state_slots = cases[i].slots;
+        assert_int_equal(di_engine_plan(&c, &given, sizeof given, NULL), DI_OK);
+        assert_int_equal(by_default.cache, given.cache);
+    }
 }
 
 /* ---------------------------------------------------------------- cancels, callbacks, deadlines */
@@ -916,6 +935,7 @@ int main(void)
         cmocka_unit_test(test_forced_tokens),
         cmocka_unit_test(test_bad_requests),
         cmocka_unit_test(test_bad_handles_and_sizes),
+        cmocka_unit_test(test_snapshots_follow_from_the_cache),
         cmocka_unit_test(test_cancel_queued_and_running),
         cmocka_unit_test(test_callback_ends_it),
         cmocka_unit_test(test_deadline),

@@ -24,6 +24,13 @@ static int pool_blocks(const struct di_core_config *config, int64_t context)
     return config->cache_blocks ? config->cache_blocks : config->max_batch * (di_kv_blocks_for(context) + spare);
 }
 
+int di_core_default_states(const struct di_config *c, struct di_numerics numerics, const struct di_core_config *config)
+{
+    struct di_kv_layout layout;
+    di_kv_layout_init(&layout, c, numerics);
+    return di_reuse_default_states(&layout, pool_blocks(config, di_core_context(c, config)), c->sliding_window);
+}
+
 uint64_t di_core_bytes(const struct di_config *c, struct di_numerics numerics, const struct di_core_config *config)
 {
     struct di_kv_layout layout;
@@ -108,7 +115,7 @@ di_status di_core_create(struct di_model *model, const struct di_core_config *co
                              .compute = compute_model,
                              .sample = sample_model,
                              .ctx = model,
-                             .numerics = model->be->ops->name};
+                             .numerics = model->be->bits};
     memcpy(n.model_digest, model->digest, sizeof n.model_digest);
     *out = NULL;
     if (model->params.max_rows < di_core_max_rows(config) || model->params.max_context < n.context)

@@ -105,6 +105,8 @@ struct di_core;
 
 /* Bytes beside the model: cache (G and S) and the engine's own arrays. */
 uint64_t di_core_bytes(const struct di_config *c, struct di_numerics numerics, const struct di_core_config *config);
+/* A number of snapshots for a pool of that size (di_reuse_default_states). */
+int di_core_default_states(const struct di_config *c, struct di_numerics numerics, const struct di_core_config *config);
 /* Rows that the model must allow in one step. */
 int di_core_max_rows(const struct di_core_config *config);
 /* The context that `config` means for this model. */
@@ -121,7 +123,7 @@ struct di_core_null {
     di_status (*compute)(void *ctx, const struct di_step *step, di_error *err);
     void (*sample)(void *ctx, const struct di_op_sample *d); /* as in pipeline.h */
     void *ctx;
-    const char *numerics; /* of the prefix keys: whatever changes bits */
+    const char *numerics; /* di_backend.bits, for the prefix keys */
     uint8_t model_digest[32];
 };
 di_status di_core_create_null(const struct di_core_null *null, const struct di_core_config *config, struct di_core **out, di_error *err);

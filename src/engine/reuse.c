@@ -15,6 +15,12 @@ static struct di_state_params state_params(const struct di_kv_layout *l, const s
     return (struct di_state_params){.layout = l, .count = p->states, .window = p->window, .rollback = ROLLBACK};
 }
 
+int di_reuse_default_states(const struct di_kv_layout *l, int n_blocks, int window)
+{
+    uint64_t n = (uint64_t)n_blocks * l->block_bytes / 4 / di_state_bytes(l, window, ROLLBACK);
+    return n < 64 ? 64 : n > DI_MAX_STATES ? DI_MAX_STATES : (int)n;
+}
+
 uint64_t di_reuse_bytes(const struct di_kv_layout *l, int n_blocks, const struct di_reuse_params *p)
 {
     struct di_state_params sp = state_params(l, p);

@@ -13,12 +13,15 @@ struct di_reuse_params {
     int window, layers; /* sliding_window, num_hidden_layers */
     int64_t max_tokens; /* longest request */
     uint8_t model_digest[DI_KEY_BYTES];
-    const char *numerics; /* everything that changes bits, see di_key_root; borrowed */
+    const char *numerics; /* di_backend.bits; borrowed */
 };
 
 struct di_reuse;
 di_status di_reuse_create(struct di_kv_store *store, const struct di_reuse_params *p, struct di_reuse **out, di_error *err);
 void di_reuse_destroy(struct di_reuse *r); /* all slots released before; NULL is allowed */
+/* Snapshots whose bytes are a quarter of those of a pool of so many blocks, at least 64: where prompts go on from many places, snapshots are
+ * scarce before blocks are (bench/results/cache-replay.md). */
+int di_reuse_default_states(const struct di_kv_layout *l, int n_blocks, int window);
 /* Bytes that create allocates. */
 uint64_t di_reuse_bytes(const struct di_kv_layout *l, int n_blocks, const struct di_reuse_params *p);
 
