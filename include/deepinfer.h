@@ -74,7 +74,7 @@ typedef struct di_engine_config {
     const char *model;     /* directory in the official checkpoint layout. All strings are borrowed during the call */
     const char *isa;       /* NULL = the best of this processor; "ref", "avx2", "avx512", "avx512bf16", "amx" */
     const char *numerics;  /* NULL = "bf16"; "bf16-woa8", and with isa "ref" also "f32r", "f32", "f32-noquant" */
-    int32_t threads;       /* for computing; 0 = all processors */
+    int32_t threads;       /* for computing; 0 = all processors that this process may use (affinity, control group) */
     int32_t max_batch;     /* requests that run at the same time, 1..1024 (16) */
     int32_t prefill_chunk; /* prompt rows of one step, 1..65536 (256) */
     int32_t cache_blocks;  /* blocks of 64 tokens in the pool; 0 = enough for max_batch requests of the full context */

@@ -390,7 +390,7 @@ struct di_backend_params {
     struct di_numerics numerics;
     int max_rows;        /* m of one step */
     int64_t max_context; /* tokens of one request */
-    int threads;         /* 0 = all online processors */
+    int threads;         /* 0 = di_cpu_count(), at most 256 */
     const char *isa;     /* NULL = best available; "ref", "avx2", "avx512", "avx512bf16", "amx" */
 };
 

@@ -2,6 +2,7 @@
 #include "base/threads.h"
 
 #include "base/clock.h"
+#include "base/machine.h"
 #include "base/mem.h"
 
 #include <sched.h>
@@ -195,8 +196,9 @@ void di_pool_destroy(struct di_pool *pool)
 int di_cpu_count(void)
 {
     cpu_set_t set;
-    if (sched_getaffinity(0, sizeof set, &set) == 0)
-        return CPU_COUNT(&set);
     long online = sysconf(_SC_NPROCESSORS_ONLN); /* more processors than a cpu_set_t holds */
-    return online > 0 ? (int)online : 1;
+    long n = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : online;
+    long granted = di_machine_quota("");
+    n = n < granted ? n : granted;
+    return n > 0 ? (int)n : 1;
 }

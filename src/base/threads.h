@@ -32,7 +32,7 @@ void di_pool_run(struct di_pool *pool, di_pool_fn fn, void *ctx);
 /* Inside fn: wait until all threads of the run stand here. Every thread must call it equally often. */
 void di_pool_barrier(struct di_pool *pool);
 
-/* Number of processors that this process may use, at least 1. */
+/* Processors that this process may use: those of its affinity, and no more than its control groups grant time of. At least 1. */
 int di_cpu_count(void);
 
 typedef struct di_range {

@@ -1,14 +1,12 @@
 /* Creation of the CPU back end: chooses the instruction set, fills the table, allocates scratch and threads. */
 #include "backend/cpu/cpu.h"
 
-#include <unistd.h>
-
 static int thread_count(const struct di_backend_params *p)
 {
     if (p->threads > 0)
         return p->threads;
-    long n = sysconf(_SC_NPROCESSORS_ONLN);
-    return n < 1 ? 1 : n > 256 ? 256 : (int)n;
+    int n = di_cpu_count();
+    return n > 256 ? 256 : n;
 }
 
 static bool fast_numerics(struct di_numerics n)
