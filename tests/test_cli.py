@@ -105,6 +105,13 @@ def output_errors(run):
     refuses("closed stdin", closed, "standard input")
 
 
+def memory(run):
+    too_much = ("generate", "--model", NANO, "--prompt", "x", "--raw", "--max-tokens", "1", "--reuse", "--state-slots", "100000000")
+    refuses("--strict-memory", run(*too_much, "--strict-memory"), "left", "--state-slots")
+    fits = run(*too_much[:-2], "--strict-memory")
+    check("--strict-memory with a plan that fits", fits.returncode == 0 and b"warning" not in fits.stderr, fits.stderr)
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--binary", default="build/deepinfer")
@@ -113,6 +120,7 @@ def main():
     usage_errors(run)
     config_files(run)
     output_errors(run)
+    memory(run)
     print(f"{passed} passed, {failed} failed")
     return 1 if failed else 0
 

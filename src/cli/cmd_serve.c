@@ -251,6 +251,7 @@ static int run(const void *options)
     TRY(di_server_create(&config, &server, &err));
     if (!o->load.quiet)
         print_plan(&c, plan);
+    TRY(di_load_check_memory(&o->load, &plan, &err));
     TRY(di_engine_open(&c, &engine, &err));
     di_load_note(&o->load);
     TRY(di_engine_start(engine, &err));

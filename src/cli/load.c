@@ -1,5 +1,7 @@
 #include "cli/load.h"
 
+#include "base/machine.h"
+
 #include <stdio.h>
 #include <unistd.h>
 
@@ -68,6 +70,25 @@ static void on_progress(void *ctx, uint64_t done, uint64_t total)
         progress(&p->shown, done, total);
 }
 
+di_status di_load_check_memory(const struct di_load_options *o, const di_memory_plan *plan, di_error *err)
+{
+    uint64_t left = di_machine_memory(""), taken = plan->total - plan->weights_mapped;
+    if (taken > left) {
+        if (o->strict_memory)
+            return di_fail(err, DI_ERR_LIMIT, "strict-memory",
+                           "the plan takes %.1f MiB at start, and the machine or the control group has %.1f MiB left; smaller --max-batch, "
+                           "--context, --cache-blocks or --state-slots take less",
+                           mib(taken), mib(left));
+        if (!o->quiet)
+            fprintf(stderr, "warning: the plan takes %.1f MiB at start, and the machine or the control group has %.1f MiB left\n",
+                    mib(taken), mib(left));
+    } else if (plan->total > left && !o->quiet) {
+        fprintf(stderr, "warning: weights of %.1f MiB are read in place where %.1f MiB are left: they will be read from the files again\n",
+                mib(plan->weights_mapped), mib(left - taken));
+    }
+    return DI_OK;
+}
+
 void di_load_config(const struct di_load_options *o, di_engine_config *c)
 {
     c->model = o->model;
@@ -99,8 +120,9 @@ di_status di_load_engine(const struct di_load_options *o, di_engine **out, di_er
     CHECK(strcmp(o->backend, "cpu") == 0, err, DI_ERR_UNSUPPORTED, "backend", "the %s back end is not part of this version", o->backend);
     di_engine_config_init(&c, sizeof c);
     di_load_config(o, &c);
+    TRY(di_engine_plan(&c, &opening.plan, sizeof opening.plan, err));
+    TRY(di_load_check_memory(o, &opening.plan, err));
     if (!o->quiet) {
-        TRY(di_engine_plan(&c, &opening.plan, sizeof opening.plan, err));
         c.progress = on_progress;
         c.progress_context = &opening;
     }
@@ -159,8 +181,9 @@ static di_status plan_model(const struct di_loaded *l, const struct di_model_par
                         .scratch = plan.scratch_bytes,
                         .context = l->context};
     p.total = p.weights_packed + p.weights_mapped + p.cache + p.activations + p.scratch;
-    print_plan(&p, o, isa_of(o));
-    return DI_OK;
+    if (!o->quiet)
+        print_plan(&p, o, isa_of(o));
+    return di_load_check_memory(o, &p, err);
 }
 
 di_status di_load(const struct di_load_options *o, bool with_text, struct di_loaded *out, di_error *err)
@@ -183,8 +206,7 @@ di_status di_load(const struct di_load_options *o, bool with_text, struct di_loa
                                 .isa = o->isa,
                                 .token_map = out->text.token_map};
     di_numerics_by_name(o->numerics, &p.numerics); /* the option table knows the names */
-    if (!o->quiet)
-        TRY(plan_model(out, &p, o, err));
+    TRY(plan_model(out, &p, o, err));
     if (!o->quiet && isatty(STDERR_FILENO)) {
         p.progress = progress;
         p.progress_ctx = &shown;

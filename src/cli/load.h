@@ -12,7 +12,7 @@ struct di_load_options {
     const char *model, *backend, *isa, *numerics;
     const char *replay, *prefill_order;
     int64_t threads, max_batch, prefill_chunk, context, states, replay_rows;
-    bool reuse, quiet;
+    bool reuse, quiet, strict_memory;
 };
 
 /* Rows of an option table whose struct has a member `load`; TYPE is that struct. */
@@ -40,13 +40,25 @@ struct di_load_options {
          NULL,                                                                                                                              \
          "Roundings and quantisers; the f32 modes exist in the reference only, for proof.",                                                 \
          false},                                                                                                                            \
-        {"threads", DI_OPT_INT, offsetof(TYPE, load.threads),    "0",  0, DI_POOL_MAX_THREADS,                                              \
-         NULL,      "N",        "Threads; 0 is all processors.", false},                                                                    \
+        {"threads", DI_OPT_INT, offsetof(TYPE, load.threads),                                                                               \
+         "0",       0,          DI_POOL_MAX_THREADS,                                                                                        \
+         NULL,      "N",        "Threads; 0 is all processors that this process may use.",                                                  \
+         false},                                                                                                                            \
         {"max-batch", DI_OPT_INT, offsetof(TYPE, load.max_batch), BATCH, 1, 1024, NULL, "N", "Requests that run at the same time.", false}, \
         {"prefill-chunk", DI_OPT_INT, offsetof(TYPE, load.prefill_chunk), "256", 1, 65536, NULL, "N", "Prompt rows of one step.", false},   \
         {"context", DI_OPT_INT, offsetof(TYPE, load.context),                                                                               \
          "0",       0,          1 << 30,                                                                                                    \
          NULL,      "N",        "Tokens of one request, prompt and answer; 0 is the model's limit, at most 65,536.",                        \
+         false},                                                                                                                            \
+        {"strict-memory",                                                                                                                   \
+         DI_OPT_BOOL,                                                                                                                       \
+         offsetof(TYPE, load.strict_memory),                                                                                                \
+         "false",                                                                                                                           \
+         0,                                                                                                                                 \
+         0,                                                                                                                                 \
+         NULL,                                                                                                                              \
+         NULL,                                                                                                                              \
+         "Refuse to load what takes more memory than the machine and its control group have left; else only a warning.",                    \
          false},                                                                                                                            \
     {                                                                                                                                       \
         "quiet", DI_OPT_BOOL, offsetof(TYPE, load.quiet), "false", 0, 0, NULL, NULL, "No memory plan and no progress on stderr.", false     \
@@ -96,6 +108,9 @@ struct di_load_options {
 
 /* What these options mean for an engine; `config` is initialised. Strings are borrowed. */
 void di_load_config(const struct di_load_options *o, di_engine_config *config);
+/* Compare a plan with what is left of the machine's memory, before anything is loaded: a warning, with --strict-memory DI_ERR_LIMIT. Weights
+ * that are read in place may be dropped and read again, so they are not asked for. */
+di_status di_load_check_memory(const struct di_load_options *o, const di_memory_plan *plan, di_error *err);
 /* Said where answers are approximate. */
 void di_load_note(const struct di_load_options *o);
 /* An engine with these options; the memory plan and progress go to stderr. *out is closed with di_engine_close. */
