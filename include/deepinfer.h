@@ -126,7 +126,7 @@ DI_API void di_engine_close(di_engine *engine);
 
 typedef struct di_model_info {
     const char *name; /* last component of the model directory; lives as long as the engine */
-    int64_t context;  /* tokens of one request */
+    int64_t context;  /* tokens of one request: as configured, or what a smaller pool of cache blocks holds */
     int32_t vocab_size, bos_id, eos_id, pad_id;
     int32_t max_batch, cache_blocks;
     /* 64 hexadecimal digits over weights and configuration, for keys of what is computed with them; docs/c-api.md says how far they can be

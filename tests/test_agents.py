@@ -96,6 +96,17 @@ def test_messages_fill_the_context(server):
             yield m["stop_reason"] == reason and m["usage"]["output_tokens"] == count, (most, stream, m["stop_reason"], m["usage"])
 
 
+def test_small_pool(server):
+    """A pool that is smaller than the context is what an answer can fill."""
+    with Server(server.program, "--context", CONTEXT, "--cache-blocks", 10, "--quiet") as small:
+        yield small.get("/v1/models").json()["data"][0]["max_model_len"] == 640, "max_model_len"
+        for dialect in ASK:
+            r = post(small, dialect, {**ASK[dialect]("Repeat: apple"), **({"max_tokens": 128000} if dialect == "messages" else {})})
+            yield r.status == 200, (dialect, r)
+        r = post(small, "messages", ASK["messages"]("word " * 700))
+        yield re.search(r"^prompt is too long: \d+ tokens > 640 maximum$", r.error()), r
+
+
 def test_thinking_is_counted(server):
     for thinking in ({}, {"thinking": OFF}):
         body = {**ASK["messages"]("Repeat: apple"), "max_tokens": 60, "temperature": 0, **thinking}

@@ -206,6 +206,8 @@ di_status di_engine_open(const di_engine_config *config, di_engine **out, di_err
         TRY(di_turn_memory_create((size_t)c.turn_memory, c.turn_memory_bytes ? (size_t)c.turn_memory_bytes : (size_t)256 << 20, &e->memory,
                                   err));
     e->n_blocks = di_core_stats(e->core).blocks;
+    if (e->context > (int64_t)e->n_blocks * DI_BLOCK_TOKENS) /* a request reserves pages for all of its life */
+        e->context = (int64_t)e->n_blocks * DI_BLOCK_TOKENS;
     e->stats.blocks = e->stats.free_blocks = e->n_blocks;
     *out = e;
     e = NULL;
