@@ -1,5 +1,5 @@
-/* Figures of spec/deepinfer.md §15 that concern scheduling, each a test of its number. Those about drafts, images, masks and experts come
- * with these parts. */
+/* Figures 15-1 to 15-17 of docs/reports.md that concern scheduling, each a test of its number. Those about drafts, images, masks and
+ * experts come with these parts. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>

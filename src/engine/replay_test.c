@@ -167,7 +167,7 @@ static void check_passes(const char *config, const char *isa, int n)
     di_model_close(m);
 }
 
-/* spec/deepinfer.md §15, 17. */
+/* Figure 15-17 of docs/reports.md. */
 static void figure_15_17_compact_equals_mask_bit_for_bit(void **state)
 {
     (void)state;
