@@ -76,6 +76,23 @@ def test_memory_of_requests(program):
         first.close()
 
 
+def test_answers_of_tokenize_are_bounded(program):
+    """What fits into the context is answered, with strings; a hundred times as much is refused before it is written."""
+    with Server(program) as s:
+        text = "word " * 13000
+        r = s.post("/tokenize", {"prompt": text, "return_token_strs": True})
+        yield r.status == 200 and len(r.json()["token_strs"]) == r.json()["count"] > 13000, r
+        begin = mib(s)
+        most = 0
+        for body in ({"prompt": SLOW * 3, "return_token_strs": True}, {"prompt": SLOW * 3}):
+            r = s.post("/tokenize", body)
+            yield r.status == 400 and "tokens: the answer would be longer than the 2097152 bytes" in r.error(), r
+        r = s.post("/detokenize", {"tokens": [128] * 200000 + [20000] * 500000})
+        yield r.status in (200, 400) and len(r.body) < 4200000, r
+        most = mib(s, "VmHWM") - begin
+        yield program.sanitized or most < 100, most
+
+
 # ---------------------------------------------------------------- tenants
 
 
@@ -196,7 +213,7 @@ def test_health_is_about_the_engine(program):
             c.close()
 
 
-TESTS = [test_memory_of_requests, test_the_tenant_holds_on_every_path, test_who_floods_the_queue, test_large_bodies_of_another_tenant, test_health_is_about_the_engine]
+TESTS = [test_memory_of_requests, test_answers_of_tokenize_are_bounded, test_the_tenant_holds_on_every_path, test_who_floods_the_queue, test_large_bodies_of_another_tenant, test_health_is_about_the_engine]
 
 
 if __name__ == "__main__":

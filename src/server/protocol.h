@@ -78,6 +78,7 @@ struct di_exchange_setup {
     bool reject_unknown_models;      /* else any name is answered and echoed (§4.1) */
     bool usage_on_finish;            /* streamed chat usage the DeepSeek way: on the chunk with finish_reason, always (§4.3) */
     bool reasoning_twin;             /* also emit `reasoning` beside `reasoning_content` */
+    size_t max_reply;                /* bytes of what /tokenize and /detokenize answer; 0 = any number */
     int max_submissions;             /* prompts x n of one request; 0 = 128 */
     struct di_response_store *store; /* NULL: previous_response_id is refused */
     /* `n` unguessable bytes; NULL = getrandom(2). A test injects its own. False: the exchange is refused with 500. */

@@ -118,6 +118,16 @@ out:
     return status;
 }
 
+/* Answers that grow with the request stay within bounds, too: `n` is what was asked for. */
+static di_status check_reply(const struct di_exchange *x, size_t bytes, const char *where, size_t n, di_error *err)
+{
+    size_t most = x->setup->max_reply;
+    if (!most || bytes <= most)
+        return DI_OK;
+    return di_fail(err, DI_ERR_LIMIT, where,
+                   "has %zu tokens: the answer would be longer than the %zu bytes that it may have; ask for a part of it", n, most);
+}
+
 static di_status read_switch(const struct di_exchange *x, const char *key, bool otherwise, bool *out, di_error *err)
 {
     const struct di_json *v = di_field(x->json, key);
@@ -145,6 +155,7 @@ static di_status tokenize(struct di_exchange *x, di_error *err)
         CHECK(di_json_is(prompt, DI_JSON_STRING), err, DI_ERR_INVALID, "prompt", "must be a string, or give messages");
         TRY(plain_ids(x, prompt->text, &ids, &n, err));
     }
+    TRY(check_reply(x, 2 * n, "prompt", n, err)); /* before it is written */
     TRY(di_engine_info(x->setup->engine, &info, sizeof info, err));
     bool bos = di_json_is(prompt, DI_JSON_STRING) && special && !(n && ids[0] == info.bos_id);
     di_buf_addf(&x->reply, "{\"count\":%zu,\"max_model_len\":%lld,\"tokens\":[", n + bos, (long long)info.context);
@@ -162,11 +173,13 @@ static di_status tokenize(struct di_exchange *x, di_error *err)
         for (size_t i = 0; i < n; i++) {
             di_buf_adds(&x->reply, i ? "," : "");
             di_write_token(&x->reply, x->setup->engine, ids[i], &bytes, room);
+            TRY(check_reply(x, x->reply.n, "prompt", n, err));
         }
         di_buf_adds(&x->reply, "]}");
     } else {
         di_buf_adds(&x->reply, "null}");
     }
+    TRY(check_reply(x, x->reply.n, "prompt", n, err));
 out:
     di_free(ids);
     return status;
@@ -215,6 +228,7 @@ static di_status detokenize(struct di_exchange *x, di_error *err)
         ids[n++] = (int32_t)id;
     }
     TRY(di_engine_decode(x->setup->engine, ids, n, NULL, 0, &bytes, err));
+    TRY(check_reply(x, bytes, "tokens", n, err));
     text = di_malloc(bytes);
     CHECK(text, err, DI_ERR_MEMORY, "", "out of memory for %zu bytes", bytes);
     TRY(di_engine_decode(x->setup->engine, ids, n, text, bytes, &bytes, err));

@@ -12,6 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#define REPLY_OF_TOKEN ((size_t)32)
 #define AFTER_DRAIN_MS 1000 /* for error events to reach clients, and for them to close, after the last request */
 
 /* ---------------------------------------------------------------- drain, reload, signals */
@@ -290,6 +291,13 @@ const char *di_server_address(const struct di_server *s)
     return s->address;
 }
 
+/* As much as a response may have waiting, and enough for whatever fits into the context. */
+static size_t max_reply(const struct di_server *s)
+{
+    size_t context = REPLY_OF_TOKEN * (size_t)s->context;
+    return s->config.limits.output > context ? s->config.limits.output : context;
+}
+
 di_status di_server_attach(struct di_server *s, const struct di_serve_model *model, di_error *err)
 {
     di_model_info info = {0};
@@ -310,6 +318,7 @@ di_status di_server_attach(struct di_server *s, const struct di_serve_model *mod
                                           .usage_on_finish = model->usage_on_finish,
                                           .reasoning_twin = model->reasoning_twin,
                                           .fixed_seeds = model->fixed_seeds,
+                                          .max_reply = max_reply(s),
                                           .created = (int64_t)time(NULL)};
     if (model->store_bytes)
         TRY(di_response_store_create(model->store_bytes / 1024 + 1, model->store_bytes, &s->setup.store, err));
