@@ -1,8 +1,11 @@
 #!/usr/bin/env python3
 """deepinfer serve against clients that take what they can: memory, the queue, the threads that read, the log. usage: test_attack.py --binary FILE"""
 import json
+import os
 import random
 import re
+import signal
+import subprocess
 import sys
 import time
 
@@ -213,7 +216,48 @@ def test_health_is_about_the_engine(program):
             c.close()
 
 
-TESTS = [test_memory_of_requests, test_answers_of_tokenize_are_bounded, test_the_tenant_holds_on_every_path, test_who_floods_the_queue, test_large_bodies_of_another_tenant, test_health_is_about_the_engine]
+# ---------------------------------------------------------------- files
+
+
+def test_a_log_that_nobody_reads(program):
+    """A FIFO as access log and a full pipe as stderr: every request is answered at once, lines are dropped and counted."""
+    fifo, errors = program.path("fifo"), program.path("errors")
+    os.mkfifo(fifo)
+    os.mkfifo(errors)
+    held = os.open(errors, os.O_RDWR)  # open, but not read
+    for log in (fifo, "-"):
+        with Server(program, "--access-log", log, prefix=["sh", "-c", f'exec "$@" 2>{errors}', "sh"]) as s:
+            slowest = 0
+            with s.connect() as c:
+                request = b"GET /health?" + b"x" * 4000 + b" HTTP/1.1\r\nHost: localhost\r\nX-Request-Id: " + b"y" * 70 + b"\r\n\r\n"
+                for _ in range(9000):
+                    begin = time.monotonic()
+                    c.sendall(request)
+                    c.recv(4000)
+                    slowest = max(slowest, time.monotonic() - begin)
+            dropped = s.metrics()["deepinfer_log_lines_dropped_total"]
+            yield dropped > 100 and slowest < 2, (dropped, slowest)
+            s.signal(signal.SIGHUP)
+            yield s.chat(max_tokens=1).status == 200, "after opening it anew"
+            begin = time.monotonic()
+        yield s.status == 0 and time.monotonic() - begin < 10, (s.status, time.monotonic() - begin)
+    os.close(held)
+
+
+def test_a_certificate_that_is_no_file(program):
+    cert, key, fifo = program.path("cert"), program.path("key"), program.path("pipe")
+    subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2", "-subj", "/CN=x",
+                    "-keyout", key, "-out", cert], check=True, capture_output=True)
+    os.mkfifo(fifo)
+    with Server(program, "--tls-cert", fifo, "--tls-key", key, ready=False) as s:
+        yield s.wait() == 2 and "a regular file was expected" in s.messages(), s.messages()
+    with Server(program, "--tls-cert", cert, "--tls-key", key) as s:
+        os.rename(fifo, cert)
+        s.signal(signal.SIGHUP)
+        yield s.until(lambda: "the certificate stays as it was" in s.messages(), 10) is not None, s.messages()
+
+
+TESTS = [test_a_log_that_nobody_reads, test_a_certificate_that_is_no_file, test_memory_of_requests, test_answers_of_tokenize_are_bounded, test_the_tenant_holds_on_every_path, test_who_floods_the_queue, test_large_bodies_of_another_tenant, test_health_is_about_the_engine]
 
 
 if __name__ == "__main__":

@@ -44,11 +44,11 @@ static void add_word(struct di_buf *b, const char *name, const char *value)
         di_buf_addf(b, " %s=%s", name, value);
 }
 
-static void write_out(FILE *f, struct di_buf *b)
+static void write_out(struct di_log_sink *sink, struct di_buf *b)
 {
     di_buf_addc(b, '\n');
     if (!b->failed)
-        fwrite(b->p, 1, b->n, f); /* a full disk must not end the service */
+        di_log_sink_add(sink, di_buf_str(b));
     di_buf_fini(b);
 }
 
@@ -101,7 +101,7 @@ void di_server_message(void *ctx, enum di_log_level level, const char *text)
 {
     struct di_server *s = ctx;
     struct di_buf b = {0};
-    if (!s->config.messages)
+    if (!s->messages)
         return;
     if (s->config.json_log) {
         di_buf_adds(&b, "{\"time\":\"");
@@ -112,5 +112,5 @@ void di_server_message(void *ctx, enum di_log_level level, const char *text)
     } else {
         di_buf_addf(&b, "%s: %s", di_log_level_name(level), text);
     }
-    write_out(s->config.messages, &b);
+    write_out(s->messages, &b);
 }

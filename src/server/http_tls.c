@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <openssl/err.h>
+#include <sys/stat.h>
 
 static di_status tls_error(const char *where, const char *what, di_error *err)
 {
@@ -25,12 +26,23 @@ static int only_http11(SSL *ssl, const unsigned char **out, unsigned char *out_n
     return SSL_TLSEXT_ERR_OK;
 }
 
+/* Reading anything else could take for ever, and the service stands still meanwhile. */
+static di_status check_file(const char *path, di_error *err)
+{
+    struct stat st;
+    if (stat(path, &st) == 0 && !S_ISREG(st.st_mode))
+        return di_fail(err, DI_ERR_INVALID, path, "a regular file was expected");
+    return DI_OK;
+}
+
 di_status di_http_use_tls(struct di_http *h, const char *cert, const char *key, di_error *err)
 {
     di_status status = DI_OK;
     ERR_clear_error();
     SSL_CTX *ctx = SSL_CTX_new(TLS_server_method());
     CHECK(ctx, err, DI_ERR_MEMORY, "tls", "out of memory");
+    TRY(check_file(cert, err));
+    TRY(check_file(key, err));
     SSL_CTX_set_min_proto_version(ctx, TLS1_2_VERSION);
     SSL_CTX_set_options(ctx,
                         SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION | SSL_OP_CIPHER_SERVER_PREFERENCE | SSL_OP_IGNORE_UNEXPECTED_EOF);

@@ -188,6 +188,12 @@ static void add_histograms(struct di_buf *b, const struct di_server *s, const ch
     di_buf_fini(&labels);
 }
 
+static uint64_t dropped_lines(struct di_server *s)
+{
+    uint64_t n = s->messages ? di_log_sink_dropped(s->messages) : 0;
+    return n + (s->access && s->access != s->messages ? di_log_sink_dropped(s->access) : 0);
+}
+
 static void add_server(struct di_buf *b, struct di_server *s, const char *label)
 {
     const struct di_http_counters *h = di_http_counters(s->http);
@@ -204,6 +210,7 @@ static void add_server(struct di_buf *b, struct di_server *s, const char *label)
         {"client_timeouts_total", NULL, NULL, COUNTER, (double)h->timeouts, "Requests that did not come in time."},
         {"client_slow_readers_total", NULL, NULL, COUNTER, (double)h->slow_readers, "Clients that read too slowly and were dropped."},
         {"requests_limited_total", NULL, NULL, COUNTER, (double)s->counters.limited, "Requests refused with 429."},
+        {"log_lines_dropped_total", NULL, NULL, COUNTER, (double)dropped_lines(s), "Lines of the log that could not be written in time."},
         {"keep_alives_total", NULL, NULL, COUNTER, (double)s->counters.comments, "Comments sent to clients that wait."},
     };
     add_rows(b, rows, sizeof rows / sizeof *rows, label);

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #define REPLY_OF_TOKEN ((size_t)32)
+#define QUIT_MS 100         /* for the last lines of the log */
 #define AFTER_DRAIN_MS 1000 /* for error events to reach clients, and for them to close, after the last request */
 
 /* ---------------------------------------------------------------- drain, reload, signals */
@@ -51,12 +52,9 @@ static void reload(struct di_server *s)
 {
     struct di_keys *keys;
     di_error err;
-    if (s->access && s->access != stderr) { /* it may have been moved away by a rotation */
-        FILE *f = fopen(s->config.access_log, "ae");
-        if (f) {
-            fclose(s->access);
-            s->access = f;
-        }
+    if (s->access && s->access != s->messages) { /* it may have been moved away by a rotation */
+        if (di_log_sink_reopen(s->access, s->config.access_log, &err) != DI_OK)
+            di_log(&s->log, DI_LOG_ERROR, "the access log stays where it was: %s: %s", err.where, err.message);
     }
     if (s->config.api_keys) {
         if (di_keys_load(s->config.api_keys, s->keys, &keys, &err) == DI_OK) {
@@ -78,8 +76,9 @@ static void reload(struct di_server *s)
 static void on_stop_signal(struct di_server *s)
 {
     if (s->draining || !atomic_load(&s->attached)) {
-        if (s->access)
-            fflush(s->access);
+        for (int i = 0; i < 2; i++)
+            if (i ? s->messages : s->access)
+                di_log_sink_flush(i ? s->messages : s->access, QUIT_MS);
         if (s->config.quit)
             s->config.quit(s->config.quit_ctx, s->draining);
         event_base_loopbreak(s->base);
@@ -147,8 +146,6 @@ static void on_tick(void *ctx, int64_t now)
     di_server_watch(s, now);
     di_calls_on_tick(s, now);
     di_server_trim(s, now);
-    if (s->access)
-        fflush(s->access);
     if (s->draining)
         continue_drain(s, now);
 }
@@ -223,10 +220,11 @@ static di_status open_files(struct di_server *s, di_error *err)
     di_status status = DI_OK;
     if (c->api_keys)
         TRY(di_keys_load(c->api_keys, NULL, &s->keys, err));
-    if (c->access_log) {
-        s->access = strcmp(c->access_log, "-") == 0 ? stderr : fopen(c->access_log, "ae");
-        CHECK(s->access, err, DI_ERR_IO, c->access_log, "cannot be written: %s", strerror(errno));
-    }
+    if (c->access_log && !(s->messages && strcmp(c->access_log, "-") == 0))
+        TRY(strcmp(c->access_log, "-") == 0 ? di_log_sink_open_fd(STDERR_FILENO, &s->access, err)
+                                            : di_log_sink_open(c->access_log, &s->access, err));
+    else if (c->access_log)
+        s->access = s->messages;
     CHECK(!c->cors_origin || is_origin(c->cors_origin), err, DI_ERR_INVALID, "cors-origin", "must be * or scheme://host[:port], not \"%s\"",
           c->cors_origin);
     CHECK((c->tls_cert != NULL) == (c->tls_key != NULL), err, DI_ERR_INVALID, "tls-cert", "certificate and key come together");
@@ -272,6 +270,8 @@ di_status di_server_create(const struct di_server_config *config, struct di_serv
     pthread_mutex_init(&s->preparers.lock, NULL);
     pthread_cond_init(&s->preparers.work, NULL);
     s->began_ns = s->step_ns = s->rate_ns = di_clock_ns();
+    if (config->messages)
+        TRY(di_log_sink_open_fd(fileno(config->messages), &s->messages, err));
     TRY(open_files(s, err));
     TRY(open_loop(s, err));
     TRY(di_preparers_start(s, err));
@@ -380,8 +380,9 @@ void di_server_destroy(struct di_server *s)
     di_engine_queue_destroy(s->queue);
     di_keys_destroy(s->keys);
     di_response_store_destroy(s->setup.store);
-    if (s->access && s->access != stderr)
-        fclose(s->access);
+    if (s->access != s->messages)
+        di_log_sink_close(s->access);
+    di_log_sink_close(s->messages);
     di_buf_fini(&s->scratch);
     di_buf_fini(&s->extra);
     pthread_mutex_destroy(&s->preparers.lock);

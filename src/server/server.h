@@ -29,7 +29,7 @@ struct di_server_config {    /* strings are borrowed until destroy */
     size_t n_hosts;
     const char *access_log; /* file, "-" for stderr, or NULL */
     bool json_log;          /* access log and messages as JSON lines */
-    FILE *messages;         /* where messages go */
+    FILE *messages;         /* where messages go, or NULL; by its descriptor */
     struct di_http_limits limits;
     size_t held;                       /* bytes of bodies of requests under way; more are refused with 503 */
     int max_waiting;                   /* requests beyond those that run; more are refused with 429 */

@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "server/auth.h"
 #include "server/engine_queue.h"
+#include "server/log_sink.h"
 #include "server/protocol.h"
 #include "server/server.h"
 #include "server/tenant.h"
@@ -109,8 +110,8 @@ struct di_server {
     struct di_engine_queue *queue;
     struct di_preparers preparers;
     struct di_keys *keys;
-    struct di_tenant everybody; /* without keys */
-    FILE *access;
+    struct di_tenant everybody;            /* without keys */
+    struct di_log_sink *messages, *access; /* or NULL; access: maybe the same */
     char address[128];
     pthread_t thread;
     bool has_thread, owns_socket_file;
