@@ -4,6 +4,7 @@ import json
 import os
 import random
 import re
+import select
 import signal
 import subprocess
 import sys
@@ -77,6 +78,27 @@ def test_memory_of_requests(program):
         r = s.chat(stop=["x" * 1025])
         yield r.status == 400 and "stop string" in r.error(), r
         first.close()
+
+
+def test_memory_of_unfinished_heads(program):
+    """A head that never ends holds its bytes; long ones share 16 MiB, and beyond that are refused while short ones are not."""
+    with Server(program, "--head-timeout", 60) as s:
+        s.chat(max_tokens=1)
+        begin = mib(s)
+
+        def hold(n, size):
+            held = [send(s, b"GET /health HTTP/1.1\r\nHost: localhost\r\nX: " + b"y" * size) for _ in range(n)]
+            yield s.get("/health").status == 200, "others are served"
+            grown = mib(s) - begin
+            refused = len(select.select(held, [], [], 0.2)[0])
+            yield refused == (n - 558 if size > 4000 else 0) and all(b"503" in c.recv(100) for c in select.select(held, [], [], 0)[0]), refused
+            yield program.sanitized or grown < 24, grown
+            for c in held:
+                c.close()
+
+        yield from hold(800, 3900)
+        yield from hold(700, 30000)
+        yield status_of(s.raw(b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nX: " + b"y" * 30000 + b"\r\n\r\n")) == 200, "room again"
 
 
 def test_answers_of_tokenize_are_bounded(program):
@@ -257,7 +279,7 @@ def test_a_certificate_that_is_no_file(program):
         yield s.until(lambda: "the certificate stays as it was" in s.messages(), 10) is not None, s.messages()
 
 
-TESTS = [test_a_log_that_nobody_reads, test_a_certificate_that_is_no_file, test_memory_of_requests, test_answers_of_tokenize_are_bounded, test_the_tenant_holds_on_every_path, test_who_floods_the_queue, test_large_bodies_of_another_tenant, test_health_is_about_the_engine]
+TESTS = [test_memory_of_unfinished_heads, test_a_log_that_nobody_reads, test_a_certificate_that_is_no_file, test_memory_of_requests, test_answers_of_tokenize_are_bounded, test_the_tenant_holds_on_every_path, test_who_floods_the_queue, test_large_bodies_of_another_tenant, test_health_is_about_the_engine]
 
 
 if __name__ == "__main__":

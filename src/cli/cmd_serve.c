@@ -162,6 +162,7 @@ static void server_config(const struct options *o, struct di_server_config *c)
                                    .notify = getenv("NOTIFY_SOCKET"),
                                    .quit = quit_now};
     c->limits = (struct di_http_limits){.head = 32 << 10,
+                                        .heads = 16 << 20,
                                         .body = (size_t)o->max_body << 20,
                                         .bodies = (size_t)o->max_body << 23,
                                         .output = (size_t)o->max_output << 10,

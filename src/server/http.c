@@ -13,6 +13,7 @@
 #define TICK_MS 50
 #define SWEEP_TICKS 5               /* time limits are looked at every so many ticks */
 #define PIPELINE ((size_t)64 << 10) /* input that may wait while a request is answered */
+#define SHORT_HEAD ((size_t)4000)   /* an unfinished head has so much for itself */
 #define UNSENT (128 << 10)          /* bytes that the kernel keeps for a slow reader */
 #define LINGER_MS 2000              /* see DI_HTTP_LINGERING */
 #define LINGER_BYTES ((uint64_t)8 << 20)
@@ -21,6 +22,7 @@
 
 static void on_event(evutil_socket_t fd, short what, void *arg);
 static void settle(struct di_http *h);
+static bool hold_head(struct di_http_conn *c, size_t bytes);
 
 /* ---------------------------------------------------------------- the life of a connection */
 
@@ -91,6 +93,7 @@ static void request_destroy(struct di_http_conn *c)
 static void conn_destroy(struct di_http_conn *c)
 {
     struct di_http *h = c->http;
+    hold_head(c, 0);
     request_destroy(c);
     event_free(c->event);
     SSL_free(c->ssl);
@@ -156,6 +159,32 @@ static void consume(struct di_http_conn *c, size_t n)
     di_buf_clear(&c->in);
 }
 
+/* Count what an unfinished head holds. False: all of them hold too much. */
+static bool hold_head(struct di_http_conn *c, size_t bytes)
+{
+    struct di_http *h = c->http;
+    size_t held = bytes > SHORT_HEAD ? bytes : 0, others = h->held_heads - c->held_head;
+    if (held && others + held > h->limits.heads)
+        return false;
+    h->held_heads = others + held;
+    c->held_head = held;
+    return true;
+}
+
+/* The head is complete, or refused: before, a connection holds its bytes alone. False: it is gone. */
+static bool make_request(struct di_http_conn *c)
+{
+    hold_head(c, 0);
+    c->request = di_calloc(1, sizeof *c->request);
+    if (!c->request) {
+        gone(c, "out of memory");
+        return false;
+    }
+    c->request->conn = c;
+    c->request->began_ns = c->since_ns;
+    return true;
+}
+
 /* The request keeps the buffer that its head points into; what came behind it begins a new one. */
 static void take_head(struct di_http_conn *c, size_t n)
 {
@@ -200,29 +229,30 @@ static void begin_body(struct di_http_conn *c)
 static bool read_head(struct di_http_conn *c)
 {
     const char *why = NULL;
+    struct di_http *h = c->http;
     while (waiting_in(c) >= 2 && c->state == DI_HTTP_IDLE && memcmp(input(c).p, "\r\n", 2) == 0)
         consume(c, 2); /* RFC 9112 §2.2: empty lines before a request */
     if (waiting_in(c) == 0 || (waiting_in(c) == 1 && c->state == DI_HTTP_IDLE && *input(c).p == '\r'))
         return false;
-    if (!c->request) {
-        c->request = di_calloc(1, sizeof *c->request);
-        if (!c->request) {
-            gone(c, "out of memory");
-            return false;
-        }
-        c->request->conn = c;
+    if (c->state == DI_HTTP_IDLE)
         enter(c, DI_HTTP_HEAD);
-        c->request->began_ns = c->since_ns;
+    h->head = (struct di_http_head){0};
+    int64_t n = di_http_parse_head(input(c), h->limits.head, &c->seen, &h->head, &why);
+    if (n == 0 && hold_head(c, waiting_in(c)))
+        return false;
+    if (n == 0) {
+        n = -503;
+        why = "too many long heads at once";
     }
-    int64_t n = di_http_parse_head(input(c), c->http->limits.head, &c->seen, &c->request->head, &why);
-    if (n == 0)
+    if (!make_request(c))
         return false;
     if (n < 0) {
-        c->request->head = (struct di_http_head){.path = c->request->head.path}; /* lies in the input; tells what the client speaks */
+        c->request->head.path = h->head.path; /* lies in the input; tells what the client speaks */
         refuse(c, (int)-n, why);
         c->request->head.path = (struct di_str){0};
         return true;
     }
+    c->request->head = h->head;
     take_head(c, (size_t)n);
     enter(c, DI_HTTP_BODY);
     begin_body(c);
@@ -616,7 +646,8 @@ static void check_time(struct di_http_conn *c, int64_t now)
         gone(c, "the client reads too slowly");
     } else if (late && (c->state == DI_HTTP_HEAD || c->state == DI_HTTP_BODY)) {
         h->counters.timeouts++;
-        refuse(c, 408, "the request did not come in time");
+        if (c->request || make_request(c))
+            refuse(c, 408, "the request did not come in time");
     } else if (late) {
         h->counters.timeouts += c->handshake;
         enter(c, DI_HTTP_DEAD);

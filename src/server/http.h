@@ -40,6 +40,7 @@ struct di_http_request {
 
 struct di_http_limits {
     size_t head;        /* bytes of a head */
+    size_t heads;       /* bytes of all heads that are not complete, of each those beyond 4,000 */
     size_t body;        /* bytes of a body */
     size_t bodies;      /* bytes of all bodies that are being read */
     size_t output;      /* bytes of a response that wait for a slow reader */

@@ -34,6 +34,7 @@ struct di_http_conn {
     short events;
     struct di_buf in, out;
     size_t in_at, out_at, seen; /* consumed; sent; see di_http_parse_head */
+    size_t held_head;           /* bytes of the head so far that count in http->held_heads */
     int64_t since_ns;           /* of the state, or of progress in it: what the time limits count from */
     int64_t stalled_ns;         /* since when output waits and the peer takes nothing; 0 = none waits */
     struct di_http_request *request;
@@ -61,6 +62,8 @@ struct di_http {
     bool draining, paused, settling; /* paused: out of file descriptors, accepting goes on at the next tick */
     struct di_http_counters counters;
     char *scratch; /* [DI_HTTP_READ] */
+    size_t held_heads;
+    struct di_http_head head; /* of the connection at which one looks: a request has its own when it is complete */
 };
 
 /* Bytes, 0 = end of stream, -1 = nothing now, -2 = broken. */

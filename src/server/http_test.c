@@ -85,6 +85,7 @@ static void on_tick(void *ctx, int64_t now_ns)
 }
 
 static const struct di_http_limits limits = {.head = 4096,
+                                             .heads = 1 << 20,
                                              .body = 100000,
                                              .bodies = 1000000,
                                              .output = 100000,
