@@ -74,6 +74,7 @@ def test_counting():
     yield outcome(shell(ok + "; exit 3")) == (3, 1, False), "an exit status is a failure"
     yield outcome(shell("true")) == (0, 1, False), "nothing ran"
     yield outcome(shell(ok, needed=["/nonexistent/json_test"])) == (0, 1, False), "missing"
+    yield outcome(job(["/etc/passwd"])) == (0, 1, False), "not a program"
     yield outcome(shell("exit 77")) == (0, 1, False), "skipped without a mark"
     yield outcome(shell("exit 77", source=f"/* {runner.MAY_SKIP}there is no such thing here */")) == (0, 0, True), "skipped"
     head, one = "echo '[==========] Running 2 test(s).'", "; echo '[       OK ] a'"
@@ -120,7 +121,7 @@ def test_which_builds():
     yield all(f"b-tsan/{t}" in units for t in threads), "TSan leaves out tests that use threads"
     yield "b-tsan/rope_test" not in units, "a mark was not seen"
     programs = [j.name for j in runner.program_jobs("python3", "b/deepinfer", "tests", ["b", "b-asan", "b-tsan"])]
-    yield all(f"tests/{t} on {b}" in programs for t in ("test_serve.py", "test_sdk.py") for b in ("b-asan", "b-tsan")), programs
+    yield all(f"tests/{t} on {b}" in programs for t in ("test_serve.py", "test_serve_doors.py", "test_sdk.py") for b in ("b-asan", "b-tsan")), programs
 
 
 def main():

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Who gets in and what is written down: forms of HTTP, hosts, credentials, sockets, logs. usage: test_serve_doors.py --binary FILE"""
+"""Who gets in and what is written down: forms of HTTP, hosts, credentials, sockets, logs. usage: test_serve_doors.py --binary FILE
+(also run with sanitizers)"""
 import json
 import os
 import re
