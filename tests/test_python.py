@@ -203,6 +203,24 @@ def several_answers(count, llm):
         (len(chat.outputs) == 2 and all(len(c.token_ids) == 5 for c in chat.outputs), chat.outputs)])
 
 
+def many_prompts(count, llm):
+    """Each step of a long list asks how many are done, not each of them whether it is."""
+    reads = 0
+
+    def read(self):
+        nonlocal reads
+        reads += 1
+        return self.__dict__["is_finished"]
+
+    Collector = deepinfer._engine.Collector
+    Collector.finished = property(read, lambda self, value: self.__dict__.__setitem__("is_finished", value))
+    try:
+        answers = llm.generate([[0, 300 + i] for i in range(300)], SamplingParams(max_tokens=1), **quiet)
+    finally:
+        del Collector.finished
+    count.group("many prompts", [(len(answers) == 300 and 300 <= reads <= 600, str(reads))])
+
+
 def branches(count):
     """A branch without sampling of its own says what its parent says; one with its own says what it would say to the same ids."""
     with LLMEngine(NANO, **SIZES) as engine:
@@ -376,6 +394,7 @@ def main():
         tokenizer(count, llm)
         bad_arguments(count, llm)
         threads(count, llm)
+        many_prompts(count, llm)
         whole = llm.generate(PROMPTS, SamplingParams(temperature=0, max_tokens=20), **quiet)
     asyncio.run(streaming(count, whole))
     engine_records(count)

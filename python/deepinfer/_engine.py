@@ -306,6 +306,7 @@ class Collector:
         self.metrics: RequestMetrics = RequestMetrics()
         self.error: Optional[DeepInferError] = None
         self.finished: bool = False
+        self.on_finish: Optional[Callable[[], None]] = None
 
     def take(self, out: lib.Output) -> None:
         c = self.completion
@@ -348,6 +349,8 @@ class Collector:
         if out.error:
             self.error = self.engine.error(out.error.contents)
         self.finished = True
+        if self.on_finish is not None:
+            self.on_finish()
 
     def result(self) -> RequestOutput:
         if self.error is not None:

@@ -205,15 +205,20 @@ class LLM(_Opening):
         return [Collector(self.engine, prompt, params, i) for i in range(params.n)]
 
     def _run(self, jobs: "list[tuple[list[Any], dict[str, Any]]]", use_tqdm: bool) -> None:
-        left = [sink for sinks, _ in jobs for sink in sinks]
-        total = len(left)
-        bar = Progress(use_tqdm, total)
+        every = [sink for sinks, _ in jobs for sink in sinks]
+        awaited, finished = len(every), 0
+        bar = Progress(use_tqdm, awaited)
 
-        def done() -> bool:
-            left[:] = [sink for sink in left if not sink.finished]
-            bar.show(total - len(left))
-            return not left
+        def count() -> None:
+            nonlocal finished
+            finished += 1
 
+        def done() -> bool:  # asked in every step: no look at each of many thousands
+            bar.show(finished)
+            return finished == awaited
+
+        for sink in every:
+            sink.on_finish = count
         try:
             for i, (sinks, how) in enumerate(jobs):
                 try:
@@ -226,10 +231,10 @@ class LLM(_Opening):
             self.engine.drive_until(done)
         finally:  # an exception or Ctrl-C: nobody waits for the rest
             bar.close()
-            rest = [sink for sink in left if sink.id and not sink.finished]
+            rest = [sink for sink in every if sink.id and not sink.finished]
             for sink in rest:
                 self.engine.cancel(sink.id)
-            left[:] = rest
+            awaited = finished + len(rest)
             if rest:
                 self.engine.drive_until(done)
 
