@@ -264,16 +264,17 @@ struct net {
 };
 
 /* One request from its lookup to its end, as the engine goes about it (core.c): the state is kept where others share the beginning, at the
- * end of the prompt, at the end of the answer. The row at which it starts. */
+ * end of the prompt, at the end of the answer. The trace knows texts by 512 tokens only: the next turn of a conversation shares the whole
+ * ones of the prompt, so that its end is taken to be there. The row at which it starts. */
 static int64_t reuse_request(struct di_reuse *r, struct di_kv_store *store, const int32_t *tokens, int64_t n, int64_t total)
 {
     struct di_reuse_ask ask = {.tokens = tokens, .n = n, .total = total};
     struct di_reuse_start from;
     if (!di_reuse_begin(r, 0, &ask, &from))
         return 0;
-    const int64_t saves[] = {from.save_at > from.right_from && from.save_at < n ? from.save_at : 0, n, total};
+    const int64_t saves[] = {from.save_at, n - n % TRACE_BLOCK, total};
     for (int i = 0; i < 3; i++)
-        if (saves[i] && (i < 2 || total > n)) {
+        if (saves[i] > from.row) {
             di_reuse_computed(r, 0, tokens, saves[i]);
             di_reuse_save(r, 0, tokens, saves[i], saves[i], from.right_from);
         }
@@ -345,35 +346,50 @@ out:
     return status;
 }
 
-static di_status trace_table(const struct di_bench_options *o, di_error *err)
+static bool chosen(const struct di_bench_options *o, const char *part)
+{
+    return !o->filter || strstr(part, o->filter);
+}
+
+static di_status index_table(const struct trace *t, const struct di_bench_options *o, di_error *err)
 {
     di_status status = DI_OK;
-    struct trace t = {0};
     struct di_buf json = {0};
-    TRY(trace_read(o->trace, &t, err));
-    printf("%zu requests, %lld prompt tokens; without limit %.4f of them are found\n\n", t.requests.n / sizeof(struct trace_request),
-           (long long)t.tokens, t.ideal);
     printf("| GiB | blocks | hit rate | of ideal %% | evicted | us a request | with answers | of ideal %% "
            "|\n|---|---|---|---|---|---|---|---|\n");
     for (int gib = 1; gib <= 64; gib *= 2) {
         struct replay prompts, all;
-        TRY(replay(&t, gib, false, &prompts, err));
-        TRY(replay(&t, gib, true, &all, err));
+        TRY(replay(t, gib, false, &prompts, err));
+        TRY(replay(t, gib, true, &all, err));
         printf("| %d | %lld | %.4f | %.1f | %llu | %.0f | %.4f | %.1f |\n", gib,
-               (long long)(((int64_t)gib << 30) / (TOKEN_BYTES * DI_BLOCK_TOKENS)), prompts.rate, 100 * prompts.rate / t.ideal,
+               (long long)(((int64_t)gib << 30) / (TOKEN_BYTES * DI_BLOCK_TOKENS)), prompts.rate, 100 * prompts.rate / t->ideal,
                (unsigned long long)prompts.stats.evicted, prompts.seconds * 1e6 / (double)prompts.stats.lookups, all.rate,
-               100 * all.rate / t.ideal);
+               100 * all.rate / t->ideal);
         fflush(stdout);
         di_buf_addf(&json, "%s{\"gib\": %d, \"prompts\": %.6f, \"answers\": %.6f, \"ideal\": %.6f}", gib > 1 ? ",\n " : "[", gib,
-                    prompts.rate, all.rate, t.ideal);
+                    prompts.rate, all.rate, t->ideal);
     }
-    TRY(net_table(&t, err));
     di_buf_addf(&json, "]\n");
     TRY(di_buf_ok(&json, err));
     if (o->json)
         TRY(di_file_replace(o->json, di_buf_str(&json), err));
 out:
     di_buf_fini(&json);
+    return status;
+}
+
+static di_status traces(const struct di_bench_options *o, di_error *err)
+{
+    di_status status = DI_OK;
+    struct trace t = {0};
+    TRY(trace_read(o->trace, &t, err));
+    printf("%zu requests, %lld prompt tokens; without limit %.4f of them are found\n\n", t.requests.n / sizeof(struct trace_request),
+           (long long)t.tokens, t.ideal);
+    if (chosen(o, "index"))
+        TRY(index_table(&t, o, err));
+    if (chosen(o, "net"))
+        TRY(net_table(&t, err));
+out:
     di_buf_fini(&t.requests);
     di_buf_fini(&t.ids);
     return status;
@@ -382,9 +398,10 @@ out:
 di_status di_bench_cache(const struct di_bench_options *o, di_error *err)
 {
     di_status status = DI_OK;
-    TRY(million(o, err));
+    if (chosen(o, "keys"))
+        TRY(million(o, err));
     if (o->trace)
-        TRY(trace_table(o, err));
+        TRY(traces(o, err));
 out:
     return status;
 }

@@ -1,7 +1,8 @@
 /* Suite order: what --prefill-order changes. Requests with prompts of very different lengths come at random; the time to the first token in
  * both orders, over the same arrivals. Time is virtual: a step takes what it costs, and when nothing is left to do it is the time of the
- * next arrival. So a run needs no waiting, and other work on the machine counts for little. (a) With a model that computes nothing a step
- * costs as many units as it has rows, and some. (b) With a real one, it costs the processor time of the process. */
+ * next arrival. So a run needs no waiting. (a) With a model that computes nothing a step costs as many units as it has rows, and some. (b)
+ * With a real one, it costs the processor time of the process; the two orders take turns at the model, so that what else the machine does
+ * slows both. */
 #include "base/mem.h"
 #include "cli/bench.h"
 #include "cli/load.h"
@@ -31,11 +32,23 @@ struct jobs {
     int32_t *prompt; /* [LONGEST], shared: nothing is reused */
 };
 
-/* One life of an engine. `model` NULL: the one that computes nothing. */
-struct life {
-    struct di_loaded *l;
+/* What is measured, and on what. */
+struct bench {
+    struct di_loaded *l; /* NULL: the model that computes nothing */
     struct di_core_config config;
-    bool at_once; /* all arrive at the beginning */
+    struct jobs jobs[2]; /* the same for both orders */
+    int n, rounds;
+};
+
+/* An engine in its own time. */
+struct life {
+    const struct bench *b;
+    struct jobs *jobs;
+    struct di_core *e;
+    double scale; /* arrivals are stretched by it; 0: all are there at once */
+    double now, worked;
+    int sent;
+    bool busy;
 };
 
 static double cpu_seconds(void)
@@ -70,8 +83,10 @@ static di_status compute_nothing(void *ctx, const struct di_step *step, di_error
     return DI_OK;
 }
 
-static di_status open_core(const struct life *life, struct di_core **out, di_error *err)
+static di_status open_core(const struct bench *b, enum di_prefill_order order, struct di_core **out, di_error *err)
 {
+    struct di_core_config config = b->config;
+    config.prefill_order = order;
     struct di_core_null n = {
         .vocab = VOCAB, .context = CONTEXT, .compute = compute_nothing, .window = 128, .layers = 2, .numerics = "null"};
     n.layout = (struct di_kv_layout){.block_bytes = 64 * 8,
@@ -82,7 +97,7 @@ static di_status open_core(const struct life *life, struct di_core **out, di_err
                                      .key_row_bytes = 8,
                                      .ring_layers = 1,
                                      .window_row_bytes = 8};
-    return life->l ? di_core_create(life->l->model, &life->config, out, err) : di_core_create_null(&n, &life->config, out, err);
+    return b->l ? di_core_create(b->l->model, &config, out, err) : di_core_create_null(&n, &config, out, err);
 }
 
 static bool on_token(void *ctx, const struct di_sample *s)
@@ -107,35 +122,81 @@ static di_status submit(struct di_core *e, struct jobs *jobs, struct job *j, di_
     return di_core_submit(e, &r, NULL, err);
 }
 
-/* Run all jobs; arrivals are stretched by `scale`. *span: until the last answer was done. */
-static di_status live(const struct life *life, struct jobs *jobs, double scale, double *span, di_error *err)
+static bool is_over(const struct life *f)
+{
+    return f->sent == f->jobs->n && !f->busy;
+}
+
+/* What has arrived by now, and one step. */
+static di_status live(struct life *f, di_error *err)
 {
     di_status status = DI_OK;
-    struct di_core *e = NULL;
-    double now = 0;
-    int sent = 0;
-    bool busy = false;
-    TRY(open_core(life, &e, err));
-    while (sent < jobs->n || busy) {
-        if (!busy && sent < jobs->n && !life->at_once && jobs->v[sent].at * scale > now)
-            now = jobs->v[sent].at * scale;
-        for (; sent < jobs->n && (life->at_once || jobs->v[sent].at * scale <= now); sent++)
-            TRY(submit(e, jobs, &jobs->v[sent], err));
-        struct di_core_stats before = di_core_stats(e);
-        double start = cpu_seconds();
-        TRY(di_core_step(e, &busy, err));
-        struct di_core_stats after = di_core_stats(e);
-        uint64_t rows = after.prompt_rows + after.decode_rows - before.prompt_rows - before.decode_rows;
-        now += life->l ? cpu_seconds() - start : rows ? (double)(rows + STEP_UNITS) : 0;
-        for (int i = 0; i < sent; i++)
-            if (jobs->v[i].fresh) {
-                jobs->v[i].fresh = false;
-                jobs->v[i].first = now - jobs->v[i].at * scale;
-            }
-    }
-    *span = now;
+    struct jobs *j = f->jobs;
+    if (!f->busy && j->v[f->sent].at * f->scale > f->now)
+        f->now = j->v[f->sent].at * f->scale;
+    for (; f->sent < j->n && j->v[f->sent].at * f->scale <= f->now; f->sent++)
+        TRY(submit(f->e, j, &j->v[f->sent], err));
+    struct di_core_stats before = di_core_stats(f->e);
+    double start = cpu_seconds();
+    TRY(di_core_step(f->e, &f->busy, err));
+    if (f->b->l)
+        TRY(di_core_flush(f->e, err)); /* the model is another one's now */
+    struct di_core_stats after = di_core_stats(f->e);
+    uint64_t rows = after.prompt_rows + after.decode_rows - before.prompt_rows - before.decode_rows;
+    double cost = f->b->l ? cpu_seconds() - start : rows ? (double)(rows + STEP_UNITS) : 0;
+    f->now += cost;
+    f->worked += cost;
+    for (int i = 0; i < f->sent; i++)
+        if (j->v[i].fresh) {
+            j->v[i].fresh = false;
+            j->v[i].first = f->now - j->v[i].at * f->scale;
+        }
 out:
-    di_core_destroy(e);
+    return status;
+}
+
+/* Time for a token of prompts and answers when the engine always has enough to do, from a part of the jobs. */
+static di_status calibrate(struct bench *b, double *per_token, di_error *err)
+{
+    di_status status = DI_OK;
+    struct jobs part = b->jobs[0];
+    part.n = b->n < 40 ? b->n : b->l ? 40 : b->n;
+    struct life f = {.b = b, .jobs = &part};
+    int64_t tokens = 0;
+    for (int i = 0; i < part.n; i++)
+        tokens += part.v[i].n_prompt + part.v[i].n_answer;
+    TRY(open_core(b, DI_PREFILL_ARRIVAL, &f.e, err));
+    while (!is_over(&f))
+        TRY(live(&f, err));
+    *per_token = f.worked / (double)tokens;
+out:
+    di_core_destroy(f.e);
+    return status;
+}
+
+/* Both orders, each in its own time; the one that is behind makes the next step. *worked: share of the time in which arrival had work. */
+static di_status live_both(struct bench *b, double load, uint64_t seed, double *worked, di_error *err)
+{
+    di_status status = DI_OK;
+    struct life f[2] = {{.b = b, .jobs = &b->jobs[0]}, {.b = b, .jobs = &b->jobs[1]}};
+    double per_token, tokens = 0;
+    for (int order = 0; order < 2; order++)
+        make_jobs(&b->jobs[order], seed);
+    TRY(calibrate(b, &per_token, err));
+    for (int i = 0; i < b->n; i++)
+        tokens += (double)(b->jobs[0].v[i].n_prompt + b->jobs[0].v[i].n_answer);
+    for (int order = 0; order < 2; order++) {
+        f[order].scale = per_token * tokens / load / b->jobs[0].v[b->n - 1].at;
+        TRY(open_core(b, (enum di_prefill_order)order, &f[order].e, err));
+    }
+    while (!is_over(&f[0]) || !is_over(&f[1])) {
+        int next = is_over(&f[0]) || (!is_over(&f[1]) && f[1].now < f[0].now);
+        TRY(live(&f[next], err));
+    }
+    *worked = f[DI_PREFILL_ARRIVAL].worked / f[DI_PREFILL_ARRIVAL].now;
+out:
+    di_core_destroy(f[0].e);
+    di_core_destroy(f[1].e);
     return status;
 }
 
@@ -162,36 +223,29 @@ static void summarise(struct summary *s)
     s->p99 = s->first[s->n * 99 / 100];
 }
 
-/* `rounds` pairs of runs at one load: a row of the table. The load is what the arrivals ask for, of what the engine does when all are there
- * at once. */
-static di_status compare(struct life *life, struct jobs *jobs, double load, int rounds, di_error *err)
+/* Rounds at one load: a row of the table. The load is what the arrivals ask for, of what the engine does when it always has enough to do. */
+static di_status compare(struct bench *b, double load, di_error *err)
 {
     di_status status = DI_OK;
     struct summary s[2] = {{0}};
-    double all, span;
+    double worked = 0;
     for (int order = 0; order < 2; order++) {
-        s[order].first = di_calloc((size_t)(jobs->n * rounds), sizeof *s[order].first);
+        s[order].first = di_calloc((size_t)(b->n * b->rounds), sizeof *s[order].first);
         CHECK(s[order].first, err, DI_ERR_MEMORY, "bench", "out of memory");
     }
-    for (int round = 0; round < rounds; round++) {
-        make_jobs(jobs, (uint64_t)round + 1);
-        life->at_once = true;
-        life->config.prefill_order = DI_PREFILL_ARRIVAL;
-        TRY(live(life, jobs, 0, &all, err));
-        life->at_once = false;
-        for (int k = 0; k < 2; k++) {
-            int order = (k + round) % 2;
-            life->config.prefill_order = (enum di_prefill_order)order;
-            TRY(live(life, jobs, all / load / jobs->v[jobs->n - 1].at, &span, err));
-            for (int i = 0; i < jobs->n; i++)
-                s[order].first[s[order].n++] = jobs->v[i].first;
-        }
+    for (int round = 0; round < b->rounds; round++) {
+        double share;
+        TRY(live_both(b, load, (uint64_t)round + 1, &share, err));
+        worked += share / b->rounds;
+        for (int order = 0; order < 2; order++)
+            for (int i = 0; i < b->n; i++)
+                s[order].first[s[order].n++] = b->jobs[order].v[i].first;
     }
     summarise(&s[0]);
     summarise(&s[1]);
-    const struct summary *a = &s[DI_PREFILL_ARRIVAL], *b = &s[DI_PREFILL_SHORTEST];
-    printf("| %.2f | %.4g | %.4g | %.4g | %.4g | %.4g | %.4g | %.2f | %.2f | %.2f |\n", load, a->mean, a->p50, a->p99, b->mean, b->p50,
-           b->p99, b->mean / a->mean, b->p50 / a->p50, b->p99 / a->p99);
+    const struct summary *x = &s[DI_PREFILL_ARRIVAL], *y = &s[DI_PREFILL_SHORTEST];
+    printf("| %.2f | %.2f | %.4g | %.4g | %.4g | %.4g | %.4g | %.4g | %.2f | %.2f | %.2f |\n", load, worked, x->mean, x->p50, x->p99,
+           y->mean, y->p50, y->p99, y->mean / x->mean, y->p50 / x->p50, y->p99 / x->p99);
     fflush(stdout);
 out:
     di_free(s[0].first);
@@ -199,15 +253,21 @@ out:
     return status;
 }
 
-static void print_head(const char *what, int n, int rounds)
+static void print_head(const char *what, const struct bench *b)
 {
     printf("%s: %d rounds of %d requests, prompts of %d to %d tokens, answers of %d on average, %d places\n\n"
-           "| load | arrival: mean | median | P99 | shortest: mean | median | P99 | ratio of means | of medians | of P99 |\n"
-           "|---|---|---|---|---|---|---|---|---|---|\n",
-           what, rounds, n, SHORTEST, LONGEST, ANSWER, LANES);
+           "| load | time at work | arrival: mean | median | P99 | shortest: mean | median | P99 | ratio of means | of medians | of P99 |\n"
+           "|---|---|---|---|---|---|---|---|---|---|---|\n",
+           what, b->rounds, b->n, SHORTEST, LONGEST, ANSWER, LANES);
+    fflush(stdout);
 }
 
-static di_status with_model(const struct di_bench_options *o, struct life *life, struct jobs *jobs, di_error *err)
+static void set_number(struct bench *b, int n)
+{
+    b->n = b->jobs[0].n = b->jobs[1].n = n;
+}
+
+static di_status with_model(const struct di_bench_options *o, struct bench *b, di_error *err)
 {
     di_status status = DI_OK;
     struct di_loaded l = {0};
@@ -221,35 +281,40 @@ static di_status with_model(const struct di_bench_options *o, struct life *life,
                                    .context = CONTEXT,
                                    .quiet = true};
     TRY(di_load(&load, false, &l, err));
-    life->l = &l;
-    jobs->n = 200;
-    print_head("seconds of processor time", jobs->n, (int)o->rounds);
-    TRY(compare(life, jobs, 0.8, (int)o->rounds, err));
+    b->l = &l;
+    set_number(b, 150);
+    print_head("seconds of processor time", b);
+    TRY(compare(b, 0.8, err));
 out:
-    life->l = NULL;
+    b->l = NULL;
     di_unload(&l);
     return status;
 }
 
 di_status di_bench_order(const struct di_bench_options *o, di_error *err)
 {
+    enum { MOST = 2000 };
     static const double loads[] = {0.5, 0.7, 0.8, 0.9, 0.95};
     di_status status = DI_OK;
-    struct jobs jobs = {.n = 2000};
-    struct life life = {.config = {.max_batch = LANES, .prefill_chunk = (int)o->prefill_chunk, .no_reuse = true, .context = CONTEXT}};
-    jobs.v = di_calloc((size_t)jobs.n, sizeof *jobs.v);
-    jobs.prompt = di_calloc(LONGEST, sizeof *jobs.prompt);
-    CHECK(jobs.v && jobs.prompt, err, DI_ERR_MEMORY, "bench", "out of memory");
+    int32_t *prompt = di_calloc(LONGEST, sizeof *prompt);
+    struct job *v = di_calloc(2 * MOST, sizeof *v);
+    struct bench b = {.config = {.max_batch = LANES, .prefill_chunk = (int)o->prefill_chunk, .no_reuse = true, .context = CONTEXT},
+                      .rounds = (int)o->rounds,
+                      .jobs = {{.v = v, .prompt = prompt}, {.v = v + MOST, .prompt = prompt}}};
+    CHECK(v && prompt, err, DI_ERR_MEMORY, "bench", "out of memory");
     for (uint32_t i = 0; i < LONGEST; i++)
-        jobs.prompt[i] = (int32_t)(200 + i * 2654435761u % 800);
-    print_head("rows and 16 a step", jobs.n, (int)o->rounds);
-    for (size_t i = 0; i < sizeof loads / sizeof *loads; i++)
-        TRY(compare(&life, &jobs, loads[i], (int)o->rounds, err));
-    printf("\n");
-    if (o->model)
-        TRY(with_model(o, &life, &jobs, err));
+        prompt[i] = (int32_t)(200 + i * 2654435761u % 800);
+    set_number(&b, MOST);
+    if (!o->filter || strstr("virtual", o->filter)) {
+        print_head("rows and 16 a step", &b);
+        for (size_t i = 0; i < sizeof loads / sizeof *loads; i++)
+            TRY(compare(&b, loads[i], err));
+        printf("\n");
+    }
+    if (o->model && (!o->filter || strstr("model", o->filter)))
+        TRY(with_model(o, &b, err));
 out:
-    di_free(jobs.v);
-    di_free(jobs.prompt);
+    di_free(v);
+    di_free(prompt);
     return status;
 }

@@ -15,7 +15,9 @@ static const struct di_option table[] = {
     {"threads", DI_OPT_INT, FIELD(threads), "0", 0, DI_POOL_MAX_THREADS, NULL, "N", "Threads; 0 is all processors.", false},
     {"rounds", DI_OPT_INT, FIELD(rounds), "7", 1, 1000, NULL, "N", "Measurements of each row; the median counts.", false},
     {"filter", DI_OPT_STRING, FIELD(filter), NULL, 0, 0, NULL, "TEXT",
-     "Only rows whose name contains this text; of suite engine: overhead, queue, interface, throughput or sharing.", false},
+     "Only rows whose name contains this text; of suite engine: overhead, queue, interface, throughput or sharing; of order: virtual or "
+     "model.",
+     false},
     {"model", DI_OPT_STRING, FIELD(model), NULL, 0, 0, NULL, "DIR", "Suites model, engine and order: the checkpoint.", false},
     {"batch", DI_OPT_INT, FIELD(batch), "0", 0, 64, NULL, "N", "Suite model: decode N requests only; 0 is the standard list of tests.",
      false},
