@@ -1,5 +1,7 @@
 #include "base/error.h"
 
+#include "base/utf8.h"
+
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -28,21 +30,12 @@ const char *di_version(void)
     return DI_VERSION_STRING;
 }
 
-/* Drop a character that snprintf cut in the middle: walk back over continuation bytes to its first byte. */
+/* Drop a character that snprintf cut in the middle. */
 static void cut_at_character(char *s, size_t cap)
 {
     size_t n = strlen(s);
-    if (n + 1 < cap)
-        return;
-    size_t i = n;
-    while (i > 0 && ((unsigned char)s[i - 1] & 0xC0) == 0x80)
-        i--;
-    if (i == 0 || (unsigned char)s[i - 1] < 0xC0)
-        return;
-    unsigned char lead = (unsigned char)s[i - 1];
-    size_t need = lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : 2;
-    if (n - (i - 1) < need)
-        s[i - 1] = 0;
+    if (n + 1 == cap)
+        s[n - di_utf8_tail((struct di_str){s, n})] = 0;
 }
 
 di_status di_fail(di_error *err, di_status code, const char *where, const char *fmt, ...)

@@ -3,6 +3,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/toml.h"
+#include "base/utf8.h"
 
 #include <errno.h>
 #include <math.h>
@@ -444,9 +445,7 @@ static size_t wrap(struct di_buf *b, const char *text, size_t at, size_t indent)
     bool first = true;
     for (const char *p = text; *p;) {
         p += strspn(p, " ");
-        size_t n = strcspn(p, " "), width = 0;
-        for (size_t k = 0; k < n; k++)
-            width += ((unsigned char)p[k] & 0xC0) != 0x80;
+        size_t n = strcspn(p, " "), width = di_utf8_count((struct di_str){p, n});
         if (!first && at + 1 + width > HELP_WIDTH) {
             di_buf_addf(b, "\n%*s", (int)indent, "");
             at = indent;

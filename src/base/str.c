@@ -9,6 +9,11 @@ bool di_str_starts(struct di_str s, struct di_str prefix)
     return s.n >= prefix.n && (prefix.n == 0 || memcmp(s.p, prefix.p, prefix.n) == 0);
 }
 
+bool di_str_ends(struct di_str s, struct di_str suffix)
+{
+    return s.n >= suffix.n && (suffix.n == 0 || memcmp(s.p + s.n - suffix.n, suffix.p, suffix.n) == 0);
+}
+
 size_t di_str_find(struct di_str s, struct di_str needle, size_t from)
 {
     if (from >= s.n || needle.n == 0)

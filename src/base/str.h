@@ -26,6 +26,7 @@ static inline bool di_str_eqc(struct di_str a, const char *s)
     return di_str_eq(a, di_str_c(s));
 }
 bool di_str_starts(struct di_str s, struct di_str prefix);
+bool di_str_ends(struct di_str s, struct di_str suffix);
 /* Offset of the first occurrence of a non-empty needle at or after `from`, or SIZE_MAX. */
 size_t di_str_find(struct di_str s, struct di_str needle, size_t from);
 

@@ -119,6 +119,19 @@ size_t di_utf8_tail(struct di_str s)
     return 0;
 }
 
+size_t di_utf8_cut(struct di_str s, size_t most)
+{
+    return s.n <= most ? s.n : most - di_utf8_tail((struct di_str){s.p, most});
+}
+
+size_t di_utf8_count(struct di_str s)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < s.n; i++)
+        n += ((unsigned char)s.p[i] & 0xC0) != 0x80;
+    return n;
+}
+
 void di_utf8_add_lossy(struct di_buf *b, struct di_str s)
 {
     size_t run = 0; /* start of the pending well-formed run */

@@ -14,6 +14,10 @@ size_t di_utf8_encode(uint32_t cp, char *out);
 bool di_utf8_valid(struct di_str s, size_t *at);
 /* Length (0..3) of a proper prefix of a well-formed character at the end of s. */
 size_t di_utf8_tail(struct di_str s);
+/* Bytes of the longest beginning of s that has at most `most` bytes and does not end inside a character. */
+size_t di_utf8_cut(struct di_str s, size_t most);
+/* Characters of a text: bytes that begin one. Of a piece of a text those that begin in it. */
+size_t di_utf8_count(struct di_str s);
 /* Append s, one U+FFFD for each maximal ill-formed subpart. */
 void di_utf8_add_lossy(struct di_buf *b, struct di_str s);
 

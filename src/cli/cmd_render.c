@@ -114,8 +114,8 @@ static void add_ranges(struct di_buf *b, const struct di_prompt *p)
         struct di_str s = di_control_spelling(p->marks[i].control);
         size_t ends[2] = {p->marks[i].at, p->marks[i].at + s.n}, shown[2];
         for (int k = 0; k < 2; k++) {
-            for (; at < ends[k]; at++)
-                points += ((unsigned char)p->text.p[at] & 0xC0) != 0x80;
+            points += di_utf8_count((struct di_str){p->text.p + at, ends[k] - at});
+            at = ends[k];
             shown[k] = points;
         }
         di_buf_addf(b, "%s[%zu, %zu]", i ? ", " : "", shown[0], shown[1]);

@@ -1,5 +1,7 @@
 #include "cli/resume.h"
 
+#include "base/utf8.h"
+
 #include <errno.h>
 #include <openssl/evp.h>
 #include <sys/stat.h>
@@ -62,10 +64,7 @@ static void describe_id(struct di_buf *b, const struct di_json *id)
     di_buf_adds(b, "id ");
     di_json_write_compact(b, id);
     if (b->n > 80 && b->p) {
-        size_t n = 80;
-        while (n > 0 && ((unsigned char)b->p[n] & 0xC0) == 0x80)
-            n--;
-        b->n = n;
+        b->n = di_utf8_cut(di_buf_str(b), 80);
         di_buf_adds(b, "...");
     }
 }

@@ -2,6 +2,7 @@
 #include "server/protocol_impl.h"
 
 #include "base/entropy.h"
+#include "base/utf8.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -157,8 +158,8 @@ static di_status read_model(struct di_exchange *x, struct di_http_error *error, 
     if (!name.n)
         name = di_str_c(x->setup->n_names ? x->setup->names[0] : "");
     else if (x->setup->reject_unknown_models && !di_model_served(x->setup, name)) {
-        di_http_error_set(error, 404, "model_not_found", "model", "The model \"%.*s\" does not exist here.",
-                          (int)(name.n < 80 ? name.n : 80), name.p);
+        di_http_error_set(error, 404, "model_not_found", "model", "The model \"%.*s\" does not exist here.", (int)di_utf8_cut(name, 80),
+                          name.p);
         return DI_ERR_NOT_FOUND;
     }
     x->model = di_arena_strndup(&x->arena, name.p, name.n);

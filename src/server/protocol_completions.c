@@ -1,5 +1,6 @@
 /* Completions of raw prompts (spec/encoding.md §4.4): several prompts, several samples of each, the middle between a prompt and a suffix.
  * */
+#include "base/utf8.h"
 #include "server/protocol_impl.h"
 
 #include <stdio.h>
@@ -330,8 +331,7 @@ static void add_first(struct di_exchange *x, struct tokens *t, int32_t id)
     di_buf_addc(&t->offsets, '0');
     t->n++;
     bool begin = di_engine_info(x->setup->engine, &info, sizeof info, NULL) == DI_OK && id == info.bos_id;
-    for (size_t i = 0; !begin && i < bytes.n; i++) /* a begin-of-text id leaves no text */
-        t->chars += ((unsigned char)bytes.p[i] & 0xC0) != 0x80;
+    t->chars += begin ? 0 : di_utf8_count(bytes); /* a begin-of-text id leaves no text */
 }
 
 /* What was forced is the prompt, in the account too. */
@@ -361,8 +361,7 @@ static bool each(struct di_exchange *x, struct di_answer *a, const di_output *o)
     di_buf_adds(&t->logprobs, comma);
     di_write_chance(&t->logprobs, o->logprob);
     di_buf_addf(&t->offsets, "%s%zu", comma, t->chars);
-    for (size_t i = 0; i < bytes.n; i++) /* bytes that begin a character */
-        t->chars += ((unsigned char)bytes.p[i] & 0xC0) != 0x80;
+    t->chars += di_utf8_count(bytes);
     di_buf_addf(&t->top, "%s{", comma);
     for (uint32_t i = 0; i < o->n_alternatives; i++) {
         di_buf_adds(&t->top, i ? "," : "");

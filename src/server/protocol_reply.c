@@ -52,7 +52,7 @@ static di_status model(struct di_exchange *x, di_error *err)
 {
     struct di_str id = x->request.id;
     if (!di_utf8_valid(id, NULL) || !di_model_served(x->setup, id))
-        return di_fail(err, DI_ERR_NOT_FOUND, "model", "the model \"%.*s\" does not exist here", (int)(id.n < 80 ? id.n : 80), id.p);
+        return di_fail(err, DI_ERR_NOT_FOUND, "model", "the model \"%.*s\" does not exist here", (int)di_utf8_cut(id, 80), id.p);
     char *name = di_arena_strndup(&x->arena, id.p, id.n);
     if (!name)
         return di_fail(err, DI_ERR_MEMORY, "", "out of memory for a request");

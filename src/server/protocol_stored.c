@@ -1,5 +1,6 @@
 /* The conversation of a Responses request: what the store has of earlier turns, references to its items, and the list of a response's input
  * (spec/encoding.md §4.5). */
+#include "base/utf8.h"
 #include "server/http_parse.h"
 #include "server/protocol_impl.h"
 #include "server/response_store.h"
@@ -114,8 +115,8 @@ static di_status resolve(struct references *r, const struct di_json *item, size_
         }
         why = "is named a second time";
     }
-    status = di_fail(err, DI_ERR_INVALID, where, "the item \"%.*s\" %s: send the item itself", (int)(id.n < 80 ? id.n : 80),
-                     id.p ? id.p : "", why);
+    status =
+        di_fail(err, DI_ERR_INVALID, where, "the item \"%.*s\" %s: send the item itself", (int)di_utf8_cut(id, 80), id.p ? id.p : "", why);
 out:
     return status;
 }

@@ -91,7 +91,7 @@ static bool is_at(const struct di_route_row *row, struct di_str path)
     struct di_str from = di_str_c(row->path), end = di_str_c(row->end);
     if (!row->more)
         return di_str_eq(path, from);
-    return path.n > from.n + end.n && di_str_starts(path, from) && (!end.n || memcmp(path.p + path.n - end.n, end.p, end.n) == 0);
+    return path.n > from.n + end.n && di_str_starts(path, from) && di_str_ends(path, end);
 }
 
 static struct di_str errors_headers(struct di_call *c, int status, int retry_after)

@@ -1,4 +1,5 @@
 /* Request fields that the three dialects share: thinking, response format, sampling (spec/encoding.md §2.4, §2.9, §4.2). */
+#include "base/utf8.h"
 #include "text/chat_build.h"
 #include "text/schema.h"
 
@@ -471,14 +472,6 @@ static const struct {
     {"add_special_tokens", DI_JSON_BOOL, OF(COMPLETION)},
 };
 
-static size_t characters(struct di_str s)
-{
-    size_t n = 0;
-    for (size_t i = 0; i < s.n; i++)
-        n += ((unsigned char)s.p[i] & 0xC0) != 0x80;
-    return n;
-}
-
 /* The protocols' own limits: what a client attaches comes back with the answer. */
 static di_status read_metadata(struct di_build *b)
 {
@@ -491,12 +484,12 @@ static di_status read_metadata(struct di_build *b)
     if (v && v->count > PAIRS)
         TRY(di_path_fail(b->err, at, "has %zu members, at most %d are allowed", v->count, PAIRS));
     for (const struct di_json *m = v ? v->child : NULL; m; m = m->next) {
-        if (characters(m->key) > KEY)
-            TRY(di_path_fail(b->err, at, "has a key of %zu characters, at most %d are allowed", characters(m->key), KEY));
+        if (di_utf8_count(m->key) > KEY)
+            TRY(di_path_fail(b->err, at, "has a key of %zu characters, at most %d are allowed", di_utf8_count(m->key), KEY));
         if (m->type != DI_JSON_STRING && (openai || (m->type != DI_JSON_NULL && di_str_eqc(m->key, "user_id"))))
             TRY(di_path_fail(b->err, DI_MEMBER(at, m->key), "must be a string, not %s", di_json_type_name(m)));
-        if (characters(m->text) > VALUE)
-            TRY(di_path_fail(b->err, DI_MEMBER(at, m->key), "has %zu characters, at most %d are allowed", characters(m->text), VALUE));
+        if (di_utf8_count(m->text) > VALUE)
+            TRY(di_path_fail(b->err, DI_MEMBER(at, m->key), "has %zu characters, at most %d are allowed", di_utf8_count(m->text), VALUE));
     }
 out:
     return status;

@@ -141,8 +141,7 @@ static bool is_notice(const struct di_json *v)
     const struct di_str open = DI_STR("<image_resize_notice>"), close = DI_STR("</image_resize_notice>");
     const struct di_json *content = di_json_get(v, "content"), *text = di_json_get(di_json_at(content, 0), "text");
     struct di_str s = di_json_is(text, DI_JSON_STRING) ? text->text : (struct di_str){0};
-    return content && content->count == 1 && s.n >= open.n + close.n && di_str_starts(s, open) &&
-           memcmp(s.p + s.n - close.n, close.p, close.n) == 0;
+    return content && content->count == 1 && s.n >= open.n + close.n && di_str_starts(s, open) && di_str_ends(s, close);
 }
 
 /* ---- results ---- */
@@ -151,12 +150,11 @@ static bool is_notice(const struct di_json *v)
 static di_status find_calls(struct items *it, const struct di_json *list)
 {
     di_status status = DI_OK;
-    struct di_str end = DI_STR("_call");
     for (const struct di_json *v = list->child; v; v = v->next) {
         const struct di_json *type = di_json_get(v, "type"), *id = di_json_get(v, "call_id");
         void *pair;
-        if (!di_json_is(type, DI_JSON_STRING) || !di_json_is(id, DI_JSON_STRING) || type->text.n < end.n ||
-            memcmp(type->text.p + type->text.n - end.n, end.p, end.n) != 0 || di_strmap_get(&it->pairs, id->text))
+        if (!di_json_is(type, DI_JSON_STRING) || !di_json_is(id, DI_JSON_STRING) || !di_str_ends(type->text, DI_STR("_call")) ||
+            di_strmap_get(&it->pairs, id->text))
             continue;
         TRY(di_build_alloc(it->b, sizeof(struct pair), &pair));
         CHECK(di_strmap_put(&it->pairs, id->text, pair), it->b->err, DI_ERR_MEMORY, "", "out of memory while reading tool calls");

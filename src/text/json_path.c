@@ -1,5 +1,7 @@
 #include "text/json_path.h"
 
+#include "base/utf8.h"
+
 #include <stdarg.h>
 #include <stdio.h>
 
@@ -20,12 +22,7 @@ void di_path_write(struct di_buf *b, const struct di_path *at)
 
 int di_path_shown(struct di_str s)
 {
-    if (s.n <= 60)
-        return (int)s.n;
-    size_t n = 60;
-    while (n > 0 && ((unsigned char)s.p[n] & 0xC0) == 0x80)
-        n--;
-    return (int)n;
+    return (int)di_utf8_cut(s, 60);
 }
 
 di_status di_path_fail(di_error *err, const struct di_path *at, const char *fmt, ...)
