@@ -570,7 +570,6 @@ static void enter_computed(struct di_core *e, const struct di_launch *l)
     }
 }
 
-/* Wait for a launch and hand its results out. */
 /* A launch behind a failed one finds all its requests ended: that is no success. */
 static bool computed_any(const struct di_launch *l)
 {
@@ -580,6 +579,7 @@ static bool computed_any(const struct di_launch *l)
     return false;
 }
 
+/* Wait for a launch and hand its results out. */
 static di_status handle(struct di_core *e, struct di_launch *l, di_error *err)
 {
     int64_t before = di_clock_ns();

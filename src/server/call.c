@@ -524,7 +524,7 @@ di_status di_preparers_start(struct di_server *s, di_error *err)
     di_turns_init(&p->large, 0);
     di_turns_init(&p->small, 1);
     for (; p->n_threads < DI_PREPARERS; p->n_threads++)
-        if (pthread_create(&p->threads[p->n_threads], NULL, work, s) != 0)
+        if (di_thread_create(&p->threads[p->n_threads], work, s) != 0)
             return di_fail(err, DI_ERR_LIMIT, "", "the system grants no thread");
     return DI_OK;
 }

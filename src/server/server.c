@@ -275,7 +275,7 @@ di_status di_server_create(const struct di_server_config *config, struct di_serv
     TRY(open_files(s, err));
     TRY(open_loop(s, err));
     TRY(di_preparers_start(s, err));
-    s->has_thread = pthread_create(&s->thread, NULL, run_loop, s) == 0;
+    s->has_thread = di_thread_create(&s->thread, run_loop, s) == 0;
     CHECK(s->has_thread, err, DI_ERR_LIMIT, "", "the system grants no thread");
 out:
     if (status != DI_OK) {

@@ -4,6 +4,7 @@
 #define DI_SERVER_SERVER_IMPL_H
 
 #include "base/clock.h"
+#include "base/threads.h"
 #include "server/auth.h"
 #include "server/engine_queue.h"
 #include "server/log_sink.h"
