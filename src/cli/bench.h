@@ -4,6 +4,8 @@
 
 #include "base/threads.h"
 
+#include <time.h>
+
 struct di_bench_options {
     const char *suite, *isa, *filter, *model, *json, *trace; /* isa NULL: the best; filter: only rows whose name contains it */
     int64_t threads, rounds, batch, context, prefill_chunk;
@@ -18,6 +20,8 @@ struct di_bench_buffer {
 /* Zeroed and touched memory in huge pages where the system grants them; p NULL when exhausted. */
 struct di_bench_buffer di_bench_alloc(size_t bytes);
 void di_bench_free(struct di_bench_buffer *b);
+/* Seconds of a clock of the system, such as CLOCK_THREAD_CPUTIME_ID. */
+double di_bench_clock(clockid_t clock);
 /* Seconds of a clock: with one thread the processor time of the caller, which other programs on the machine disturb less. */
 double di_bench_seconds(const struct di_pool *pool);
 /* Seconds to read the buffer once. */

@@ -23,9 +23,7 @@
 /* Processor time of this thread: the machine may be busy with other work. */
 static double seconds(void)
 {
-    struct timespec t;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+    return di_bench_clock(CLOCK_THREAD_CPUTIME_ID);
 }
 
 /* An index without the memory of its blocks, and one lease. */

@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "cli/bench.h"
+#include "cli/bench_null.h"
 #include "cli/load.h"
 #include "engine/api_impl.h"
 
@@ -18,13 +19,6 @@
 static bool chosen(const struct di_bench_options *o, const char *part)
 {
     return !o->filter || strstr(part, o->filter);
-}
-
-static double cpu_seconds(clockid_t clock)
-{
-    struct timespec t;
-    clock_gettime(clock, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
 /* ---------------------------------------------------------------- (a) a model that costs nothing */
@@ -45,20 +39,6 @@ static bool count_token(void *ctx, const struct di_sample *token)
     int64_t *n = ctx;
     (*n)++;
     return token->id >= 0;
-}
-
-static struct di_core_null null_model(int vocab, int64_t context, di_status (*compute)(void *, const struct di_step *, di_error *))
-{
-    struct di_core_null n = {.vocab = vocab, .context = context, .compute = compute, .window = 128, .layers = 2, .numerics = "null"};
-    n.layout = (struct di_kv_layout){.block_bytes = 64 * 8,
-                                     .ring_bytes = DI_RING_ROWS * 8,
-                                     .tail_bytes = 64,
-                                     .n_sources = 1,
-                                     .ratio = {1},
-                                     .key_row_bytes = 8,
-                                     .ring_layers = 1,
-                                     .window_row_bytes = 8};
-    return n;
 }
 
 /* Submit `batch` requests that do not end before `tokens` are generated. */
@@ -100,16 +80,16 @@ static di_status overhead(const struct di_bench_options *o, int batch, double li
     double thread[MOST_ROUNDS], all[MOST_ROUNDS], wall[MOST_ROUNDS];
     int64_t context = (int64_t)(rounds + 2) * NULL_STEPS, counted = 0;
     static const int32_t prompts[MOST * 3];
-    struct di_core_null n = null_model(NULL_VOCAB, context, compute_nothing);
+    struct di_core_null n = di_bench_null_core(NULL_VOCAB, context, compute_nothing);
     TRY(di_core_create_null(&n, &(struct di_core_config){.max_batch = batch, .prefill_chunk = 256, .states = 2 * batch}, &e, err));
     TRY(submit_all(e, batch, prompts, 3, context - 3, &counted, err));
     TRY(step_n(e, NULL_STEPS, err));
     for (int i = 0; i < rounds; i++) {
         struct di_core_stats before = di_core_stats(e);
-        double t = cpu_seconds(CLOCK_THREAD_CPUTIME_ID), p = cpu_seconds(CLOCK_PROCESS_CPUTIME_ID);
+        double t = di_bench_clock(CLOCK_THREAD_CPUTIME_ID), p = di_bench_clock(CLOCK_PROCESS_CPUTIME_ID);
         TRY(step_n(e, NULL_STEPS, err));
-        thread[i] = (cpu_seconds(CLOCK_THREAD_CPUTIME_ID) - t) * 1e6 / NULL_STEPS;
-        all[i] = (cpu_seconds(CLOCK_PROCESS_CPUTIME_ID) - p) * 1e6 / NULL_STEPS;
+        thread[i] = (di_bench_clock(CLOCK_THREAD_CPUTIME_ID) - t) * 1e6 / NULL_STEPS;
+        all[i] = (di_bench_clock(CLOCK_PROCESS_CPUTIME_ID) - p) * 1e6 / NULL_STEPS;
         wall[i] = (double)(di_core_stats(e).host_ns - before.host_ns) * 1e-3 / NULL_STEPS;
     }
     double us = di_bench_median(thread, rounds);
@@ -165,7 +145,7 @@ static di_status queue(const struct di_bench_options *o, int waiting, di_error *
     int rounds = (int)o->rounds, running = 16;
     double still[MOST_ROUNDS], moving[MOST_ROUNDS];
     int64_t id = 0, context = (int64_t)(rounds + 2) * QUEUE_STEPS + 64;
-    struct di_core_null n = null_model(NULL_VOCAB, context, compute_nothing);
+    struct di_core_null n = di_bench_null_core(NULL_VOCAB, context, compute_nothing);
     TRY(di_core_create_null(&n, &(struct di_core_config){.max_batch = running, .prefill_chunk = 256, .no_reuse = true}, &e, err));
     for (int i = 0; i < running; i++)
         TRY(submit_waiting(e, i, context - 64, -1, &id, err));
@@ -173,22 +153,22 @@ static di_status queue(const struct di_bench_options *o, int waiting, di_error *
         TRY(submit_waiting(e, i, QUEUE_ANSWER, i % 3, &id, err));
     TRY(step_n(e, 4, err));
     for (int i = 0; i < rounds; i++) {
-        double t = cpu_seconds(CLOCK_THREAD_CPUTIME_ID);
+        double t = di_bench_clock(CLOCK_THREAD_CPUTIME_ID);
         TRY(step_n(e, QUEUE_STEPS, err));
-        still[i] = (cpu_seconds(CLOCK_THREAD_CPUTIME_ID) - t) * 1e6 / QUEUE_STEPS;
+        still[i] = (di_bench_clock(CLOCK_THREAD_CPUTIME_ID) - t) * 1e6 / QUEUE_STEPS;
     }
     for (int64_t i = 1; i <= running; i++)
         di_core_cancel(e, i);
     TRY(step_n(e, 20, err));
     for (int i = 0; i < rounds; i++) {
-        double t = cpu_seconds(CLOCK_THREAD_CPUTIME_ID);
+        double t = di_bench_clock(CLOCK_THREAD_CPUTIME_ID);
         for (int k = 0; k < QUEUE_STEPS; k++) {
             for (int j = 0; j < running / QUEUE_ANSWER; j++)
                 TRY(submit_waiting(e, i + k + j, QUEUE_ANSWER, j % 3, &id, err));
             di_core_cancel(e, id);
             TRY(step_n(e, 1, err));
         }
-        moving[i] = (cpu_seconds(CLOCK_THREAD_CPUTIME_ID) - t) * 1e6 / QUEUE_STEPS;
+        moving[i] = (di_bench_clock(CLOCK_THREAD_CPUTIME_ID) - t) * 1e6 / QUEUE_STEPS;
     }
     printf("| %6d | 30 | %.1f | %.1f |\n", waiting, di_bench_median(still, rounds), di_bench_median(moving, rounds));
     fflush(stdout);
@@ -229,7 +209,7 @@ static di_status open_null(const struct di_bench_options *o, int batch, int64_t 
     config.context = context;
     config.prefill_chunk = 64;
     TRY(di_engine_open(&config, out, err));
-    struct di_core_null n = null_model((*out)->config.vocab_size, context, compute_no_logits);
+    struct di_core_null n = di_bench_null_core((*out)->config.vocab_size, context, compute_no_logits);
     di_core_destroy((*out)->core);
     (*out)->core = NULL;
     TRY(di_core_create_null(&n, &(*out)->core_config, &(*out)->core, err));
@@ -297,9 +277,9 @@ static di_status driven(const struct di_bench_options *o, int batch, double limi
     while (tokens < 8 * batch)
         TRY(drive(e, 1, &tokens, err));
     for (int i = 0; i < rounds; i++) {
-        double t = cpu_seconds(CLOCK_THREAD_CPUTIME_ID);
+        double t = di_bench_clock(CLOCK_THREAD_CPUTIME_ID);
         TRY(drive(e, NULL_STEPS, &tokens, err));
-        us[i] = (cpu_seconds(CLOCK_THREAD_CPUTIME_ID) - t) * 1e6 / NULL_STEPS;
+        us[i] = (di_bench_clock(CLOCK_THREAD_CPUTIME_ID) - t) * 1e6 / NULL_STEPS;
     }
     double median = di_bench_median(us, rounds);
     printf("| %d | %s | %.0f | %.1f | %.0f |\n", batch, callback ? "a callback" : "polling", limit, median, 100 * median / limit);
@@ -428,12 +408,12 @@ static di_status prefill_shared(struct bench *b, int common, bool reuse, struct 
     }
     TRY(di_core_create(b->l.model, &config, &e, err));
     TRY(submit_all(e, SHARERS, b->prompts, SHARED_PROMPT, 1, &counted, err));
-    double start = cpu_seconds(CLOCK_PROCESS_CPUTIME_ID);
+    double start = di_bench_clock(CLOCK_PROCESS_CPUTIME_ID);
     while (busy)
         TRY(di_core_step(e, &busy, err));
     *out = (struct shared){.rows = di_core_stats(e).prompt_rows,
                            .cached = di_core_stats(e).cached_tokens,
-                           .seconds = cpu_seconds(CLOCK_PROCESS_CPUTIME_ID) - start};
+                           .seconds = di_bench_clock(CLOCK_PROCESS_CPUTIME_ID) - start};
 out:
     di_core_destroy(e);
     return status;

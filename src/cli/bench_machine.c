@@ -29,11 +29,16 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-double di_bench_seconds(const struct di_pool *pool)
+double di_bench_clock(clockid_t clock)
 {
     struct timespec t;
-    clock_gettime(di_pool_threads(pool) == 1 ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC, &t);
+    clock_gettime(clock, &t);
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+double di_bench_seconds(const struct di_pool *pool)
+{
+    return di_bench_clock(di_pool_threads(pool) == 1 ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC);
 }
 
 double di_bench_median(double *v, int n)

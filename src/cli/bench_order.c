@@ -5,11 +5,11 @@
  * slows both. */
 #include "base/mem.h"
 #include "cli/bench.h"
+#include "cli/bench_null.h"
 #include "cli/load.h"
 
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <time.h>
 
 #define LANES 16
@@ -51,13 +51,6 @@ struct life {
     bool busy;
 };
 
-static double cpu_seconds(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
-
 static double draw(uint64_t *seed) /* above 0, at most 1 */
 {
     *seed = *seed * 6364136223846793005u + 1442695040888963407u;
@@ -87,16 +80,7 @@ static di_status open_core(const struct bench *b, enum di_prefill_order order, s
 {
     struct di_core_config config = b->config;
     config.prefill_order = order;
-    struct di_core_null n = {
-        .vocab = VOCAB, .context = CONTEXT, .compute = compute_nothing, .window = 128, .layers = 2, .numerics = "null"};
-    n.layout = (struct di_kv_layout){.block_bytes = 64 * 8,
-                                     .ring_bytes = DI_RING_ROWS * 8,
-                                     .tail_bytes = 64,
-                                     .n_sources = 1,
-                                     .ratio = {1},
-                                     .key_row_bytes = 8,
-                                     .ring_layers = 1,
-                                     .window_row_bytes = 8};
+    struct di_core_null n = di_bench_null_core(VOCAB, CONTEXT, compute_nothing);
     return b->l ? di_core_create(b->l->model, &config, out, err) : di_core_create_null(&n, &config, out, err);
 }
 
@@ -137,13 +121,13 @@ static di_status live(struct life *f, di_error *err)
     for (; f->sent < j->n && j->v[f->sent].at * f->scale <= f->now; f->sent++)
         TRY(submit(f->e, j, &j->v[f->sent], err));
     struct di_core_stats before = di_core_stats(f->e);
-    double start = cpu_seconds();
+    double start = di_bench_clock(CLOCK_PROCESS_CPUTIME_ID);
     TRY(di_core_step(f->e, &f->busy, err));
     if (f->b->l)
         TRY(di_core_flush(f->e, err)); /* the model is another one's now */
     struct di_core_stats after = di_core_stats(f->e);
     uint64_t rows = after.prompt_rows + after.decode_rows - before.prompt_rows - before.decode_rows;
-    double cost = f->b->l ? cpu_seconds() - start : rows ? (double)(rows + STEP_UNITS) : 0;
+    double cost = f->b->l ? di_bench_clock(CLOCK_PROCESS_CPUTIME_ID) - start : rows ? (double)(rows + STEP_UNITS) : 0;
     f->now += cost;
     f->worked += cost;
     for (int i = 0; i < f->sent; i++)
@@ -200,14 +184,8 @@ out:
     return status;
 }
 
-static int compare_doubles(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 struct summary {
-    double *first; /* [n] of all rounds; sorted by summarise */
+    double *first; /* [n] of all rounds */
     int n;
     double mean, p50, p99;
 };
@@ -215,11 +193,10 @@ struct summary {
 static void summarise(struct summary *s)
 {
     double sum = 0;
-    qsort(s->first, (size_t)s->n, sizeof *s->first, compare_doubles);
+    s->p50 = di_bench_median(s->first, s->n);
     for (int i = 0; i < s->n; i++)
         sum += s->first[i];
     s->mean = sum / s->n;
-    s->p50 = s->first[s->n / 2];
     s->p99 = s->first[s->n * 99 / 100];
 }
 

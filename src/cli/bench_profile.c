@@ -1,6 +1,7 @@
 #include "cli/bench_profile.h"
 
 #include "base/mem.h"
+#include "cli/bench.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -131,13 +132,6 @@ static void name_linear(char *name, size_t size, const struct di_op_linear *d)
         snprintf(name, size, "linear %s %dx%d", types[d->w->type], d->w->n, d->w->k);
 }
 
-static double now(const struct di_profile *p)
-{
-    struct timespec t;
-    clock_gettime(p->clock, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
-
 static void note(struct di_profile *p, const char *name, double seconds, struct cost c)
 {
     int i = 0;
@@ -165,9 +159,9 @@ static void note(struct di_profile *p, const char *name, double seconds, struct 
     static void timed_##op(struct di_backend *be, const struct di_op_##op *d) \
     {                                                                         \
         struct di_profile *p = (struct di_profile *)(uintptr_t)be->ops;       \
-        double start = now(p);                                                \
+        double start = di_bench_clock(p->clock);                              \
         p->inner->op(be, d);                                                  \
-        double seconds = now(p) - start;                                      \
+        double seconds = di_bench_clock(p->clock) - start;                    \
         char name[48];                                                        \
         name_;                                                                \
         note(p, name, seconds, cost_);                                        \
@@ -175,13 +169,15 @@ static void note(struct di_profile *p, const char *name, double seconds, struct 
 #define PLAIN(op) TIMED(op, snprintf(name, sizeof name, "%s", #op), ((struct cost){0, 0}))
 #define COSTED(op) TIMED(op, snprintf(name, sizeof name, "%s", #op), cost_##op(p, be, d))
 
-#define PLAIN_OPS(X)                                                                                                                  \
-    X(rmsnorm)                                                                                                                        \
-    X(hc_norm)                                                                                                                        \
-    X(hc_expand)                                                                                                                      \
-    X(hc_mean)                                                                                                                        \
-    X(quant8) X(rope_angles) X(rope) X(window_store) X(window_commit) X(compress) X(tail_commit) X(key_store) X(comp_store) X(gather) \
-        X(scale) X(index_query) X(engram_gate)
+#define PLAIN_OPS(X) \
+    X(rmsnorm)       \
+    X(hc_norm)       \
+    X(hc_expand)     \
+    X(hc_mean)       \
+    X(quant8)        \
+    X(rope_angles)   \
+    X(rope)          \
+    X(window_store) X(window_commit) X(compress) X(tail_commit) X(key_store) X(comp_store) X(gather) X(scale) X(index_query) X(engram_gate)
 #define COSTED_OPS(X) X(embed) X(hc_mix) X(index_select) X(attention) X(router) X(moe) X(engram_gather)
 
 PLAIN_OPS(PLAIN)
