@@ -71,8 +71,9 @@ static void add_request(struct di_buf *b, bool stream, size_t tokens)
                      "{\"messages\":[{\"role\":\"user\",\"content\":\"Say hello.\"}],\"ignore_eos\":true,\"max_tokens\":%zu,\"stream\":%s}",
                      tokens, stream ? "true" : "false");
     di_buf_clear(b);
-    di_buf_addf(b, "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", n,
-                body);
+    di_buf_addf(b,
+                "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s",
+                n, body);
 }
 
 /* Times in what has come; a text that is cut stays for the next piece. */

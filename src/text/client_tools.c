@@ -8,12 +8,12 @@
 
 #define COMMANDS(more) "\"command\":{\"type\":\"string\",\"enum\":[\"view\",\"create\",\"str_replace\",\"insert\"" more "]}"
 /* What editing a file takes. */
-#define EDITS                                                                                                                          \
-    STRING("path", "The file; for view also a directory")                                                                              \
-    "," STRING("file_text", "create: the whole text of the file") "," STRING("old_str", "str_replace: a text that stands in the file " \
-                                                                                        "once") "," STRING(                            \
-        "new_str", "str_replace: what takes its place") "," INTEGER("insert_line",                                                     \
-                                                                    "insert: the line behind which the text goes; 0 = the beginning") ","
+#define PATH STRING("path", "The file; for view also a directory") ","
+#define FILE_TEXT STRING("file_text", "create: the whole text of the file") ","
+#define OLD_STR STRING("old_str", "str_replace: a text that stands in the file once") ","
+#define NEW_STR STRING("new_str", "str_replace: what takes its place") ","
+#define INSERT_LINE INTEGER("insert_line", "insert: the line behind which the text goes; 0 = the beginning") ","
+#define EDITS PATH FILE_TEXT OLD_STR NEW_STR INSERT_LINE
 #define INSERTED "," STRING("insert_text", "insert: the text")
 #define RANGE INTEGERS("view_range", "view: first and last line; -1 = to the end")
 #define EDITOR(commands, inserted) \
