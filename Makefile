@@ -17,7 +17,7 @@ endef
 PROGRAM = -DCMAKE_BUILD_TYPE=Release $(if $(wildcard $(BUILD)/CMakeCache.txt),,-DDI_TESTS=OFF)
 TESTS_TOO = -DCMAKE_BUILD_TYPE=Release -DDI_TESTS=ON
 
-.PHONY: all build wheel run test clients-test test-builds fuzz bench lint format clean help
+.PHONY: all build wheel run test clients-test test-builds fuzz bench cuda lint format clean help
 all: build
 
 build:
@@ -62,13 +62,16 @@ fuzz:
 bench: build
 	@$(BUILD)/deepinfer bench $(BENCH_ARGS)
 
+cuda:
+	@tools/build_cuda $(BUILD)/cuda
+
 lint:
 	@tools/install-deps --dev
 	$(call configure_and_build,$(BUILD),$(TESTS_TOO))
 	@tools/lint $(BUILD)
 
 format:
-	@git ls-files -z '*.c' '*.h' | xargs -0 clang-format -i
+	@git ls-files -z '*.c' '*.h' '*.cu' '*.cuh' | xargs -0 clang-format -i
 
 clean:
 	rm -rf $(BUILD) $(BUILD)-asan $(BUILD)-tsan $(BUILD)-fuzz
@@ -82,6 +85,7 @@ help:
 	@echo '             install proxies of the distribution, agents and libraries of PyPI (2 GB), run the service with them'
 	@echo 'make fuzz    run every fuzzer for FUZZ_SECONDS (600); FUZZ=NAME runs one'
 	@echo 'make bench   measure; BENCH_ARGS=... goes to `deepinfer bench`'
+	@echo 'make cuda    build the CUDA kernels and their lab (needs nvcc); bench/cuda/run says how to run it'
 	@echo 'make lint    include rules, clang-tidy, formatting'
 	@echo 'make format  format the sources with clang-format'
 	@echo 'make clean   delete the build directories'
