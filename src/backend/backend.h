@@ -406,8 +406,6 @@ struct di_backend {
 /* CPU back end. The f32 numerics exist in "ref" only: they select it when isa is NULL, and another isa is DI_ERR_UNSUPPORTED. A forced isa
  * that the processor cannot execute is DI_ERR_UNSUPPORTED too. Destroy with be->ops->destroy. Used by one thread at a time. */
 di_status di_backend_cpu_create(const struct di_backend_params *params, struct di_backend **out, di_error *err);
-/* Bytes that di_backend_cpu_create will allocate. */
-size_t di_backend_cpu_scratch_bytes(const struct di_backend_params *params);
 /* Best instruction set of this processor, and a list of all usable ones ("ref avx2 avx512"). */
 const char *di_cpu_isa_best(void);
 const char *di_cpu_isa_list(void);

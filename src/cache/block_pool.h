@@ -41,8 +41,6 @@ static inline int di_block_available(const struct di_block_pool *p)
 {
     return p->n_free + p->n_cached;
 }
-/* A block with one holder, the caller: a free one, else the oldest cached-only one is reclaimed. -1 if every block is held. O(1). */
-int32_t di_block_take(struct di_block_pool *p);
 void di_block_hold(struct di_block_pool *p, int32_t block); /* one more holder of a held or cached block */
 void di_block_drop(struct di_block_pool *p, int32_t block); /* one less; the last leaves it cached (as the newest) or free */
 /* By the index only: enter a held block, take a block out (free if nobody holds it), make a cached-only block the newest. */

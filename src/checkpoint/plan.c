@@ -33,7 +33,8 @@ di_status di_part_sums(const struct di_config *c, bool draft, bool vision, struc
     return di_inventory_each(c, add_item, &a);
 }
 
-bool di_part_is_repacked(enum di_part part)
+/* Does a back end that wants its own layout copy this part? The others are always read where the file is mapped. */
+static bool is_repacked(enum di_part part)
 {
     static const bool repacked[DI_PART_COUNT] = {
         [DI_PART_HEAD] = true,          [DI_PART_ATTENTION] = true, [DI_PART_COMPRESSOR] = true,    [DI_PART_INDEXER_KEY] = true,
@@ -84,7 +85,7 @@ static void plan_weights(struct planner *p, const struct di_config *c, const str
         if (s->tensors == 0)
             continue;
         bool unused = (i == DI_PART_DRAFT && !params->load_draft) || (i == DI_PART_VISION && !params->load_vision);
-        bool copy = !unused && di_part_is_repacked((enum di_part)i) && params->packed_bytes != 0;
+        bool copy = !unused && is_repacked((enum di_part)i) && params->packed_bytes != 0;
         struct di_plan_region *r = add(p, DI_PLAN_WEIGHTS,
                                        unused ? DI_PLACE_UNUSED
                                        : copy ? DI_PLACE_COPIED

@@ -13,9 +13,6 @@ struct di_part_sums {
 /* Sums over the inventory. Without `draft` or `vision` that part is zero. */
 di_status di_part_sums(const struct di_config *c, bool draft, bool vision, struct di_part_sums *out);
 
-/* Does a back end that wants its own layout copy this part? The others are always read where the file is mapped. */
-bool di_part_is_repacked(enum di_part part);
-
 /* Rows of the cached state that do not come from the config; those of the back ends (spec/dspark.md §4.2). */
 #define DI_PLAN_BLOCK_TOKENS 64
 #define DI_PLAN_RING_ROWS 144

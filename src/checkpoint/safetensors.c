@@ -26,14 +26,15 @@ size_t di_dtype_bytes(enum di_dtype t)
     return dtypes[t].bytes;
 }
 
-const char *di_dtype_name(enum di_dtype t)
+/* The string of the file format: "BF16", "F8_E4M3", ... */
+static const char *dtype_name(enum di_dtype t)
 {
     return dtypes[t].name;
 }
 
 void di_tensor_describe(struct di_buf *b, enum di_dtype dtype, int ndim, const int64_t *shape)
 {
-    di_buf_addf(b, "%s [", di_dtype_name(dtype));
+    di_buf_addf(b, "%s [", dtype_name(dtype));
     for (int i = 0; i < ndim; i++)
         di_buf_addf(b, "%s%lld", i ? ", " : "", (long long)shape[i]);
     di_buf_addc(b, ']');
@@ -107,7 +108,7 @@ static di_status read_tensor(struct reader *r, struct di_safetensors *st, const 
                        NAME(t->name), t->bytes, (long long)(end - begin));
     if ((st->data_start + (size_t)begin) % di_dtype_bytes(t->dtype))
         return di_fail(r->err, DI_ERR_FORMAT, r->where, "tensor %.*s is misaligned: its %s data begin at byte %zu of the file",
-                       NAME(t->name), di_dtype_name(t->dtype), st->data_start + (size_t)begin);
+                       NAME(t->name), dtype_name(t->dtype), st->data_start + (size_t)begin);
     t->data = st->map + st->data_start + (size_t)begin;
     t->name.p = di_arena_strndup(&st->arena, m->key.p, m->key.n);
     return t->name.p ? DI_OK : di_fail(r->err, DI_ERR_MEMORY, r->where, "out of memory while reading the header");
@@ -282,7 +283,7 @@ static di_status write_entry(struct di_buf *b, const struct di_tensor *t, size_t
         return di_fail(err, DI_ERR_INVALID, path, "tensor %.*s: %zu bytes given, %zu needed", NAME(t->name), t->bytes, need);
     di_buf_addc(b, b->n > 8 + 1 ? ',' : ' ');
     di_json_write_string(b, t->name);
-    di_buf_addf(b, ":{\"dtype\":\"%s\",\"shape\":[", di_dtype_name(t->dtype));
+    di_buf_addf(b, ":{\"dtype\":\"%s\",\"shape\":[", dtype_name(t->dtype));
     for (int i = 0; i < t->ndim; i++)
         di_buf_addf(b, "%s%lld", i ? "," : "", (long long)t->shape[i]);
     di_buf_addf(b, "],\"data_offsets\":[%zu,%zu]}", offset, offset + t->bytes);

@@ -24,7 +24,6 @@ enum di_dtype {
     DI_DT_COUNT
 };
 size_t di_dtype_bytes(enum di_dtype t);
-const char *di_dtype_name(enum di_dtype t); /* the string of the file format: "BF16", "F8_E4M3", ... */
 
 #define DI_MAX_DIMS 6
 

@@ -94,12 +94,6 @@ di_status di_lines_next(struct di_lines *in, struct di_str *line, bool *more, di
     return DI_OK;
 }
 
-void di_lines_take(struct di_lines *in, struct di_buf *line)
-{
-    *line = in->line;
-    in->line = (struct di_buf){0};
-}
-
 void di_lines_close(struct di_lines *in)
 {
     if (in->fd != STDIN_FILENO)

@@ -36,8 +36,6 @@ di_status di_lines_open(struct di_lines *in, const char *path, size_t limit, di_
  * A line beyond the limit is DI_ERR_LIMIT; it is skipped, `number` counts it, and the next call gives the line behind it. DI_ERR_IO and
  * DI_ERR_MEMORY end the input. */
 di_status di_lines_next(struct di_lines *in, struct di_str *line, bool *more, di_error *err);
-/* Move the line returned last into *line, which the caller owns then; nothing is copied. */
-void di_lines_take(struct di_lines *in, struct di_buf *line);
 void di_lines_close(struct di_lines *in);
 
 /* Write s and a newline and flush, so that whoever reads a pipe sees the line at once. A full disk or closed pipe is DI_ERR_IO. */

@@ -52,15 +52,6 @@ static void test_lines(void **state)
     expect_line(&in, DI_STR("last"), 6);
     expect_end(&in);
     di_lines_close(&in);
-    struct di_buf taken;
-    put(DI_STR("first\r\nsecond\n"));
-    assert_int_equal(di_lines_open(&in, path, 0, NULL), DI_OK);
-    expect_line(&in, DI_STR("first"), 1);
-    di_lines_take(&in, &taken);
-    expect_line(&in, DI_STR("second"), 2);
-    assert_true(di_str_eqc(di_buf_str(&taken), "first"));
-    di_buf_fini(&taken);
-    di_lines_close(&in);
     put(DI_STR(""));
     assert_int_equal(di_lines_open(&in, path, 0, NULL), DI_OK);
     expect_end(&in);

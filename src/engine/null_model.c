@@ -50,7 +50,8 @@ static int64_t place_of(uint64_t hash, int64_t n)
     return x % 32 == 0 ? -1 : (int64_t)((x >> 8) % (uint64_t)n);
 }
 
-int32_t di_null_token(const struct di_null_model *m, const int32_t *tokens, int64_t n)
+/* What greedy sampling answers to tokens[0, n), n > 0. */
+static int32_t next_token(const struct di_null_model *m, const int32_t *tokens, int64_t n)
 {
     uint64_t h = 0;
     (void)m;
@@ -262,7 +263,7 @@ const char *di_watch_wrong(const struct di_watch *w, const struct di_null_model 
     enum di_end want = DI_END_LENGTH;
     int n = 0;
     for (bool over = false; n < w->n_got && !over; n++) {
-        int32_t token = di_null_token(m, w->tokens, w->n_prompt + n);
+        int32_t token = next_token(m, w->tokens, w->n_prompt + n);
         over = n + 1 == w->stop_after || (token == DI_NULL_END && !w->ignore_end);
         want = over ? DI_END_STOP : want;
         if (w->tokens[w->n_prompt + n] != token)

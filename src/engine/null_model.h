@@ -26,8 +26,6 @@ di_status di_null_compute(void *model, const struct di_step *step, di_error *err
 /* `compute` and its `ctx` instead of di_null_compute and the model, if not NULL. */
 di_status di_null_core(struct di_null_model *m, di_status (*compute)(void *ctx, const struct di_step *step, di_error *err), void *ctx,
                        const struct di_core_config *config, struct di_core **out, di_error *err);
-/* What greedy sampling answers to tokens[0, n), n > 0. */
-int32_t di_null_token(const struct di_null_model *m, const int32_t *tokens, int64_t n);
 
 /* One request under watch. Fields up to `ignore_end` are the caller's, the rest is what happened. */
 struct di_watch {

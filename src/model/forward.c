@@ -1,10 +1,28 @@
 /* The forward pass (spec/model.md §5.1), the only description of the network. Each site reads like the specification: mix, collapse, the
  * sub-layer, expand. Buffers live in one region that is laid out once for max_rows. */
-#include "model/forward.h"
+#include "model/model.h"
 
 #include <math.h>
 
 /* ---------------------------------------------------------------- buffers */
+
+struct buffers {
+    int32_t *ids, *pos, *chunk, *floor, *closed2, *closed1, *pos1, *pos2; /* closed: rows whose group is written; pos: its first position */
+    struct di_chunk *tail_chunks; /* bounded replay: chunks, first rows and logit rows once the rows before the tails are dropped */
+    int32_t *kept, *place, *logit_rows;
+    uint8_t *image;
+    void *x, *n, *nq, *y; /* streams; normalised input; its Q8 values; output of a sub-layer */
+    float *pre_attn, *pre_ffn, *post, *comb;
+    void *qr, *q, *o, *a, *kv;
+    uint8_t *window; /* packed window rows of the step, rows of layout.window_row_bytes */
+    float *comp_kv, *comp_gate;
+    void *latent, *key, *iq, *iw;
+    int32_t *sel, *sel_n, *cand, *cand_n, *experts;
+    float *expert_weights;
+    int64_t *engram_rows; /* [n_engram][m][columns] */
+    void *e, *ekv;        /* ekv also takes the streams of the kept rows */
+    float *cos_main, *sin_main, *cos_comp, *sin_comp, *cos_one, *sin_one, *cos_pair, *sin_pair;
+};
 
 static size_t carve(uint8_t *base, size_t *at, size_t bytes, void **out)
 {
@@ -14,7 +32,7 @@ static size_t carve(uint8_t *base, size_t *at, size_t bytes, void **out)
 }
 
 /* Lay out the buffers behind `base` (NULL: only count). One line an array: name, values a row, bytes a value. */
-size_t di_forward_layout(const struct di_config *c, size_t act, int max_rows, uint8_t *base, struct di_buffers *b)
+static size_t lay_out(const struct di_config *c, size_t act, int max_rows, uint8_t *base, struct buffers *b)
 {
     size_t m = (size_t)max_rows, at = 0, d = (size_t)c->hidden_size, s = (size_t)c->hc_mult, hd = (size_t)c->head_dim;
     size_t half = (size_t)c->qk_rope_head_dim / 2, ngrams = c->n_engram ? (size_t)c->engram_max_ngram_size - 1 : 0;
@@ -84,8 +102,8 @@ size_t di_forward_layout(const struct di_config *c, size_t act, int max_rows, ui
 
 size_t di_forward_bytes(const struct di_config *c, size_t act_bytes, int max_rows)
 {
-    struct di_buffers ignored;
-    return di_forward_layout(c, act_bytes, max_rows, NULL, &ignored);
+    struct buffers ignored;
+    return lay_out(c, act_bytes, max_rows, NULL, &ignored);
 }
 
 /* ---------------------------------------------------------------- one step */
@@ -96,7 +114,7 @@ struct ctx {
     struct di_backend *be;
     const struct di_ops *ops;
     const struct di_step *step;
-    struct di_buffers b;
+    struct buffers b;
     struct di_rows rows;
     int n_closed1, n_closed2; /* groups that this step closes and writes at ratio 1 and 2 */
     int tail_layer;           /* where bounded replay leaves the rows before the tails behind; -1: none does in this step */
@@ -177,7 +195,7 @@ int di_tail_layer(const struct di_config *c)
 static void row_angles(struct ctx *x)
 {
     int half = x->c->qk_rope_head_dim / 2, m = x->rows.m;
-    struct di_buffers *b = &x->b;
+    struct buffers *b = &x->b;
     x->ops->rope_angles(x->be, &(struct di_op_rope_angles){m, half, b->pos, x->m->rope_main, b->cos_main, b->sin_main});
     x->ops->rope_angles(x->be, &(struct di_op_rope_angles){m, half, b->pos, x->m->rope_compress, b->cos_comp, b->sin_comp});
 }
@@ -198,7 +216,7 @@ static void gather_kept(struct ctx *x, int m, int width, void **values, void **s
 static bool keep_tails(struct ctx *x)
 {
     const struct di_config *c = x->c;
-    struct di_buffers *b = &x->b;
+    struct buffers *b = &x->b;
     int n = 0, m = 0;
     for (int k = 0; k < x->rows.n_chunks; k++) {
         const struct di_chunk *from = &x->rows.chunks[k];
@@ -239,7 +257,7 @@ static void compressor(struct ctx *x, int l)
 {
     const struct di_config *c = x->c;
     const struct di_layer *w = &x->m->layers[l];
-    struct di_buffers *b = &x->b;
+    struct buffers *b = &x->b;
     int src = c->layer_kv_source[l], ratio = c->compress_ratios[l], half = c->qk_rope_head_dim / 2;
     int n = ratio == 2 ? x->n_closed2 : x->n_closed1;
     const int32_t *closed = ratio == 2 ? b->closed2 : b->closed1;
@@ -268,7 +286,7 @@ static void indexer(struct ctx *x, int l, const void *qr)
 {
     const struct di_config *c = x->c;
     const struct di_layer *w = &x->m->layers[l];
-    struct di_buffers *b = &x->b;
+    struct buffers *b = &x->b;
     int hi = c->index_n_heads, di = c->index_head_dim, first = c->candidate_source_layer_id;
     const struct di_trace *t = x->step->trace;
     linear(x, x->rows.m, &w->indexer.wq_b, qr, b->iq);
@@ -293,7 +311,7 @@ static void attention(struct ctx *x, int l)
 {
     const struct di_config *c = x->c;
     const struct di_layer *w = &x->m->layers[l];
-    struct di_buffers *b = &x->b;
+    struct buffers *b = &x->b;
     int m = x->rows.m, heads = c->num_attention_heads, d = c->head_dim, half = c->qk_rope_head_dim / 2, ratio = c->compress_ratios[l];
     const float *cos = ratio ? b->cos_comp : b->cos_main, *sin = ratio ? b->sin_comp : b->sin_main;
     const void *nq = linear_input(x, c->hidden_size, b->n, b->nq);
@@ -323,7 +341,7 @@ static void moe(struct ctx *x, int l)
 {
     const struct di_config *c = x->c;
     const struct di_layer *w = &x->m->layers[l];
-    struct di_buffers *b = &x->b;
+    struct buffers *b = &x->b;
     int m = x->rows.m, k = c->num_experts_per_tok;
     x->ops->router(x->be, &(struct di_op_router){m, c->hidden_size, c->n_routed_experts, k, (float)c->routed_scaling_factor, b->n, &w->gate,
                                                  w->gate_bias, w->gate_bias_vl, b->image, b->experts, b->expert_weights});
@@ -355,7 +373,7 @@ static void features(struct ctx *x, int l)
 static void layer(struct ctx *x, int l)
 {
     const struct di_layer *w = &x->m->layers[l];
-    struct di_buffers *b = &x->b;
+    struct buffers *b = &x->b;
     size_t streams = (size_t)(x->c->hc_mult * x->c->hidden_size) * x->ops->act_bytes;
     trace(x, "layer_in", l, b->x, streams, NULL);
     if (x->c->layer_engram[l] >= 0)
@@ -431,7 +449,7 @@ static di_status find_tails(struct ctx *x, di_error *err)
 static di_status lay_out_rows(struct ctx *x, di_error *err)
 {
     const struct di_step *s = x->step;
-    struct di_buffers *b = &x->b;
+    struct buffers *b = &x->b;
     int m = 0;
     for (int k = 0; k < s->n_chunks; k++) {
         const struct di_chunk *c = &s->chunks[k];
@@ -479,7 +497,7 @@ static di_status lay_out_rows(struct ctx *x, di_error *err)
 static void group_angles(struct ctx *x)
 {
     int half = x->c->qk_rope_head_dim / 2;
-    struct di_buffers *b = &x->b;
+    struct buffers *b = &x->b;
     x->ops->rope_angles(x->be, &(struct di_op_rope_angles){x->n_closed1, half, b->pos1, x->m->rope_compress, b->cos_one, b->sin_one});
     x->ops->rope_angles(x->be, &(struct di_op_rope_angles){x->n_closed2, half, b->pos2, x->m->rope_compress, b->cos_pair, b->sin_pair});
 }
@@ -489,7 +507,7 @@ di_status di_model_step(struct di_model *m, const struct di_step *step, di_error
     struct ctx x = {.m = m, .c = m->c, .be = m->be, .ops = m->be->ops, .step = step, .eps = (float)m->c->rms_norm_eps};
     x.tail_layer = -1;
     x.logit_rows = step->logit_rows;
-    di_forward_layout(m->c, x.ops->act_bytes, m->params.max_rows, m->activations, &x.b);
+    lay_out(m->c, x.ops->act_bytes, m->params.max_rows, m->activations, &x.b);
     di_status status = lay_out_rows(&x, err);
     if (status != DI_OK || x.rows.m == 0)
         return status;

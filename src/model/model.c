@@ -1,5 +1,5 @@
 /* Binding a checkpoint: finds every tensor, lets the back end repack the matrices, derives tables. */
-#include "model/forward.h"
+#include "model/model.h"
 
 #include "checkpoint/formats.h"
 

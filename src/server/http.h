@@ -99,7 +99,5 @@ void di_http_abort(struct di_http_request *r);
 void di_http_flush(struct di_http *h);
 /* "192.0.2.1:1234", "[::1]:80" or "unix". Lives as long as the connection. */
 const char *di_http_peer(const struct di_http_request *r);
-/* "Not Found" for 404; never NULL. */
-const char *di_http_reason(int status);
 
 #endif

@@ -29,7 +29,8 @@ static const struct {
     {529, "Overloaded"},
 };
 
-const char *di_http_reason(int status)
+/* "Not Found" for 404; never NULL. */
+static const char *reason_of(int status)
 {
     for (size_t i = 0; i < sizeof reasons / sizeof *reasons; i++)
         if (reasons[i].status == status)
@@ -60,7 +61,7 @@ static void add_head(struct di_http_request *r, int status, const char *type, st
     r->started = true;
     r->status = status;
     r->close_after = !keep;
-    di_buf_addf(b, "HTTP/1.1 %d %s\r\n", status, di_http_reason(status));
+    di_buf_addf(b, "HTTP/1.1 %d %s\r\n", status, reason_of(status));
     add_date(b);
     if (type)
         di_buf_addf(b, "Content-Type: %s\r\n", type);

@@ -341,7 +341,8 @@ void di_server_wait(struct di_server *s)
     di_preparers_stop(s);
 }
 
-void di_server_stop(struct di_server *s)
+/* Ask it to drain, as SIGTERM does. */
+static void stop(struct di_server *s)
 {
     uint64_t one = 1;
     ssize_t n = write(s->stop_fd, &one, sizeof one);
@@ -359,7 +360,7 @@ void di_server_destroy(struct di_server *s)
     if (!s)
         return;
     if (s->has_thread) {
-        di_server_stop(s);
+        stop(s);
         pthread_join(s->thread, NULL);
     }
     if (s->preparers.n_threads)

@@ -61,8 +61,6 @@ struct di_serve_model {
 di_status di_server_attach(struct di_server *s, const struct di_serve_model *model, di_error *err);
 /* Until the server has drained. Requests that are left are cancelled; the engine must be closed before destroy. */
 void di_server_wait(struct di_server *s);
-/* Ask it to drain, as SIGTERM does. Any thread. */
-void di_server_stop(struct di_server *s);
 /* Also stops one that was never attached. */
 void di_server_destroy(struct di_server *s);
 

@@ -29,11 +29,6 @@ static di_status choose_isa(const struct di_backend_params *p, enum di_cpu_isa *
     return DI_OK;
 }
 
-static size_t max2(size_t a, size_t b)
-{
-    return a > b ? a : b;
-}
-
 static struct di_cpu_scratch scratch_of(const struct di_backend_params *p, enum di_cpu_isa isa, int threads)
 {
     struct di_cpu_scratch s = di_cpu_ref_scratch(p);
@@ -45,16 +40,6 @@ static struct di_cpu_scratch scratch_of(const struct di_backend_params *p, enum 
     s.shared = (s.shared + 63) & ~(size_t)63;
     s.per_thread = (s.per_thread + 63) & ~(size_t)63;
     return s;
-}
-
-size_t di_backend_cpu_scratch_bytes(const struct di_backend_params *params)
-{
-    enum di_cpu_isa isa;
-    if (choose_isa(params, &isa, NULL) != DI_OK)
-        return 0;
-    int threads = thread_count(params);
-    struct di_cpu_scratch s = scratch_of(params, isa, threads);
-    return s.shared + s.per_thread * (size_t)threads;
 }
 
 static void cpu_destroy(struct di_backend *be)

@@ -26,6 +26,10 @@ static inline struct di_cpu *di_cpu_of(struct di_backend *be)
 struct di_cpu_scratch {
     size_t shared, per_thread; /* bytes */
 };
+static inline size_t max2(size_t a, size_t b)
+{
+    return a > b ? a : b;
+}
 
 /* The reference: every op, single-threaded, plain C, all numerics. */
 extern const struct di_ops di_cpu_ref_ops;

@@ -72,7 +72,7 @@ void di_linear_run(struct di_cpu *cpu, int64_t work, di_pool_fn fn, void *ctx)
 
 /* ---------------------------------------------------------------- packing */
 
-size_t di_linear_weight_bytes(const struct di_backend *be, const struct di_weight *w)
+static size_t weight_bytes(const struct di_backend *be, const struct di_weight *w)
 {
     const struct di_kernel *kern = di_kernel_of(((const struct di_cpu *)be)->isa);
     return (size_t)w->groups * (size_t)di_units_per_group(w) * di_unit_bytes(kern, w->type, w->k);
@@ -92,7 +92,7 @@ static void pack_part(void *ctx, int thread, int n_threads)
         di_unit_pack(j->kern, j->w, (int)u, j->dst + (size_t)u * di_unit_bytes(j->kern, j->w->type, j->w->k));
 }
 
-void di_linear_weight_pack(struct di_backend *be, struct di_weight *w, void *dst)
+static void weight_pack(struct di_backend *be, struct di_weight *w, void *dst)
 {
     struct di_cpu *cpu = di_cpu_of(be);
     struct pack_job j = {di_kernel_of(cpu->isa), w, dst};
@@ -153,7 +153,7 @@ static void linear_part(void *ctx, int thread, int n_threads)
         j->kern->leave();
 }
 
-void di_linear(struct di_backend *be, const struct di_op_linear *d)
+static void linear(struct di_backend *be, const struct di_op_linear *d)
 {
     struct di_cpu *cpu = di_cpu_of(be);
     if (d->m <= 0)
@@ -215,11 +215,11 @@ static void router_part(void *ctx, int thread, int n_threads)
                    d->weights + i * d->k);
 }
 
-void di_linear_router(struct di_backend *be, const struct di_op_router *d)
+static void router(struct di_backend *be, const struct di_op_router *d)
 {
     struct di_cpu *cpu = di_cpu_of(be);
     struct router_job j = {d, (float *)cpu->shared};
-    di_linear(be, &(struct di_op_linear){.m = d->m, .w = d->w, .x = d->x, .y = j.logits, .out_f32 = true});
+    linear(be, &(struct di_op_linear){.m = d->m, .w = d->w, .x = d->x, .y = j.logits, .out_f32 = true});
     di_linear_run(cpu, (int64_t)d->m * d->experts * 200, router_part, &j);
 }
 
@@ -227,9 +227,9 @@ void di_cpu_linear_ops(struct di_ops *ops, enum di_cpu_isa isa)
 {
     if (!di_kernel_of(isa))
         return;
-    ops->weight_bytes = di_linear_weight_bytes;
-    ops->weight_pack = di_linear_weight_pack;
-    ops->linear = di_linear;
-    ops->router = di_linear_router;
+    ops->weight_bytes = weight_bytes;
+    ops->weight_pack = weight_pack;
+    ops->linear = linear;
+    ops->router = router;
     ops->moe = di_linear_moe;
 }

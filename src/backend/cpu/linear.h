@@ -107,10 +107,6 @@ struct di_linear_scratch di_linear_scratch_of(const struct di_cpu *cpu, int thre
 /* Run fn on all threads if `work` (multiply-adds, or bytes * 8) is worth waking them, else here as thread 0 of 1. */
 void di_linear_run(struct di_cpu *cpu, int64_t work, di_pool_fn fn, void *ctx);
 
-void di_linear_weight_pack(struct di_backend *be, struct di_weight *w, void *dst);
-size_t di_linear_weight_bytes(const struct di_backend *be, const struct di_weight *w);
-void di_linear(struct di_backend *be, const struct di_op_linear *d);
-void di_linear_router(struct di_backend *be, const struct di_op_router *d);
 void di_linear_moe(struct di_backend *be, const struct di_op_moe *d);
 size_t di_linear_moe_scratch(const struct di_backend_params *p);
 

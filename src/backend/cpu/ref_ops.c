@@ -55,11 +55,6 @@ const struct di_ops di_cpu_ref_ops = {
     .sample = ref_sample,
 };
 
-static size_t max2(size_t a, size_t b)
-{
-    return a > b ? a : b;
-}
-
 /* In floats; each line follows the layout comment or the pointer arithmetic of the op it names. */
 struct di_cpu_scratch di_cpu_ref_scratch(const struct di_backend_params *p)
 {

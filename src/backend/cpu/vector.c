@@ -9,11 +9,6 @@ void di_cpu_vector_ops(struct di_ops *ops, enum di_cpu_isa isa)
         di_cpu_vector_ops_avx512(ops);
 }
 
-static size_t max2(size_t a, size_t b)
-{
-    return a > b ? a : b;
-}
-
 struct di_cpu_scratch di_cpu_vector_scratch(const struct di_backend_params *p, enum di_cpu_isa isa, int threads)
 {
     const struct di_config *c = p->config;
