@@ -60,6 +60,15 @@ int64_t di_field_int(const struct di_json *object, const char *key, int64_t othe
     return di_json_int(di_field(object, key), &x) ? x : otherwise;
 }
 
+di_status di_field_switch(const struct di_json *object, const char *key, bool otherwise, bool *out, di_error *err)
+{
+    const struct di_json *v = di_field(object, key);
+    if (v && v->type != DI_JSON_BOOL)
+        return di_fail(err, DI_ERR_INVALID, key, "must be true or false, not %s", di_json_type_name(v));
+    *out = v ? v->boolean : otherwise;
+    return DI_OK;
+}
+
 di_status di_exchange_make_answers(struct di_exchange *x, size_t bodies, size_t samples, di_error *err)
 {
     size_t most = x->setup->max_submissions > 0 ? (size_t)x->setup->max_submissions : 128, n;

@@ -237,13 +237,11 @@ static di_status read_options(struct di_exchange *x, di_error *err)
     struct own *own = x->own;
     di_status status = DI_OK;
     const struct di_json *options = di_field(x->json, "stream_options"), *logprobs = di_field(x->json, "logprobs");
-    const struct di_json *echo = di_field(x->json, "echo");
     CHECK(!options || x->stream, err, DI_ERR_INVALID, "stream_options", "needs \"stream\": true");
     x->include_usage = di_field_true(options, "include_usage");
     x->continuous_usage = di_field_true(options, "continuous_usage_stats");
     x->logprobs = di_json_is(logprobs, DI_JSON_NUMBER) || di_field_true(x->json, "logprobs");
-    CHECK(!echo || echo->type == DI_JSON_BOOL, err, DI_ERR_INVALID, "echo", "must be true or false, not %s", di_json_type_name(echo));
-    own->echo = echo && echo->boolean;
+    TRY(di_field_switch(x->json, "echo", false, &own->echo, err));
     own->score = own->echo && x->logprobs;
     own->max_tokens = di_field_int(x->json, "max_completion_tokens", di_field_int(x->json, "max_tokens", -1));
     CHECK(!own->score || !x->stream, err, DI_ERR_INVALID, "echo", "together with logprobs cannot be streamed");

@@ -100,6 +100,8 @@ const struct di_json *di_field(const struct di_json *object, const char *key);
 bool di_field_true(const struct di_json *object, const char *key);
 struct di_str di_field_string(const struct di_json *object, const char *key);
 int64_t di_field_int(const struct di_json *object, const char *key, int64_t otherwise);
+/* One that the engine does not get: DI_ERR_INVALID if it is neither absent nor a boolean. */
+di_status di_field_switch(const struct di_json *object, const char *key, bool otherwise, bool *out, di_error *err);
 /* Make room for `bodies` x `samples` answers. */
 di_status di_exchange_make_answers(struct di_exchange *x, size_t bodies, size_t samples, di_error *err);
 /* The request's body as body i, with `extra` appended: ",\"key\":value" as often as wanted. A repeated key's last value counts. */

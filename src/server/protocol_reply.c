@@ -128,15 +128,6 @@ static di_status check_reply(const struct di_exchange *x, size_t bytes, const ch
                    "has %zu tokens: the answer would be longer than the %zu bytes that it may have; ask for a part of it", n, most);
 }
 
-static di_status read_switch(const struct di_exchange *x, const char *key, bool otherwise, bool *out, di_error *err)
-{
-    const struct di_json *v = di_field(x->json, key);
-    if (v && v->type != DI_JSON_BOOL)
-        return di_fail(err, DI_ERR_INVALID, key, "must be true or false, not %s", di_json_type_name(v));
-    *out = v ? v->boolean : otherwise;
-    return DI_OK;
-}
-
 static di_status tokenize(struct di_exchange *x, di_error *err)
 {
     di_status status = DI_OK;
@@ -147,8 +138,8 @@ static di_status tokenize(struct di_exchange *x, di_error *err)
     char room[256];
     bool special = true, strings = false;
     const struct di_json *prompt = di_field(x->json, "prompt");
-    TRY(read_switch(x, "add_special_tokens", true, &special, err));
-    TRY(read_switch(x, "return_token_strs", false, &strings, err));
+    TRY(di_field_switch(x->json, "add_special_tokens", true, &special, err));
+    TRY(di_field_switch(x->json, "return_token_strs", false, &strings, err));
     if (di_field(x->json, "messages")) {
         TRY(prompt_ids(x, x->request.body, "chat", &ids, &n, err));
     } else {

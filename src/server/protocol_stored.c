@@ -26,15 +26,10 @@ struct references {
     size_t n, cap;
 };
 
-static di_status out_of_memory(di_error *err)
-{
-    return di_fail(err, DI_ERR_MEMORY, "", "out of memory for a conversation");
-}
-
 static di_status copy(struct di_exchange *x, struct di_str s, struct di_str *out, di_error *err)
 {
     *out = (struct di_str){di_arena_strndup(&x->arena, s.p, s.n), s.n};
-    return out->p ? DI_OK : out_of_memory(err);
+    return out->p ? DI_OK : di_fail(err, DI_ERR_MEMORY, "", "out of memory for a conversation");
 }
 
 static di_status read_output(struct di_exchange *x, const struct di_json *output, struct fetched *f, di_error *err)
