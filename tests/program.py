@@ -28,9 +28,25 @@ class Count:
         for show in bad[:5]:
             print("   ", str(show)[:1500], flush=True)
 
+    def attempt(self, test, *args):
+        """`test` yields pairs, as for `group`; one that breaks off has failed."""
+        results = []
+        try:
+            for pair in test(*args):
+                results.append(pair)
+        except Exception as e:
+            inside = e.__traceback__.tb_next
+            results.append((False, f"{type(e).__name__}: {e} at line {inside.tb_lineno if inside else '?'}"))
+        self.group(test.__name__, results)
+
     def finish(self):
         print(f"{self.passed} passed, {self.failed} failed")
         return 1 if self.failed or not self.passed else 0
+
+
+def tests_in(names, text="", prefixes=("test_",)):
+    """Of the globals of a file the tests whose name contains `text`, in their order."""
+    return [f for name, f in list(names.items()) if name.startswith(prefixes) and text in name]
 
 
 class Result:

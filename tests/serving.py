@@ -272,30 +272,21 @@ def bearer(key):
     return {"Authorization": f"Bearer {key}"}
 
 
-def run_tests(doc, own, shared=()):
+def run_tests(doc, own, shared=(), flags=()):
     """The main function of a file of tests. A test yields pairs: what must hold, and what to show if it does not. `shared` tests get one
-    server together, the others the program. Exit status."""
+    server with these flags together, the others the program. Exit status."""
     parser = argparse.ArgumentParser(description=doc)
-    parser.add_argument("--binary", required=True)
-    parser.add_argument("--filter", default="")
+    parser.add_argument("--binary", default="build/deepinfer")
+    parser.add_argument("--filter", default="", help="part of a test's name")
     args = parser.parse_args()
     program, count = Program(args.binary), Count()
-
-    def run(test, arg):
-        results = []
-        try:
-            for r in test(arg):
-                results.append(r)
-        except Exception as e:  # a test that breaks off is a failure of its own
-            results.append((False, f"{type(e).__name__}: {e} at line {e.__traceback__.tb_next.tb_lineno if e.__traceback__.tb_next else '?'}"))
-        count.group(test.__name__, results)
     together = [t for t in shared if args.filter in t.__name__]
     if together:
-        with Server(program) as s:
+        with Server(program, *flags) as s:
             for test in together:
-                run(test, s)
+                count.attempt(test, s)
         count.group("exit status", [(s.status == 0, s.status)])
     for test in own:
         if args.filter in test.__name__:
-            run(test, program)
+            count.attempt(test, program)
     return count.finish()

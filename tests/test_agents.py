@@ -3,7 +3,6 @@
 
 The programs themselves run in tests/clients (make clients-test); here are the protocols alone, without further packages.
 """
-import argparse
 import json
 import random
 import re
@@ -16,8 +15,8 @@ import openai.types.responses
 from pydantic import TypeAdapter
 
 import dialects
-from program import Count, Program
-from serving import Server
+from program import tests_in
+from serving import Server, run_tests
 
 CONTEXT = 2048
 OFF = {"type": "disabled"}
@@ -379,21 +378,5 @@ def test_input_items(server):
     yield e.status == 405 and e.headers["allow"] == "OPTIONS, GET, HEAD, DELETE", e
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--binary", default="build/deepinfer")
-    parser.add_argument("--only", help="part of a test's name")
-    args = parser.parse_args()
-    program, count = Program(args.binary), Count()
-    with Server(program, "--context", CONTEXT, "--max-batch", 4, "--quiet", "--response-store", 4) as server:
-        for name, test in list(globals().items()):
-            if name.startswith("test_") and (not args.only or args.only in name):
-                try:
-                    count.group(name, test(server))
-                except Exception as e:  # a test that breaks off has failed
-                    count.group(name, [(False, f"{type(e).__name__}: {e}")])
-    return count.finish()
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_tests(__doc__, [], tests_in(globals()), ["--context", CONTEXT, "--max-batch", 4, "--quiet", "--response-store", 4]))

@@ -12,7 +12,7 @@ import tempfile
 import time
 from importlib.machinery import SourceFileLoader
 
-from program import ROOT, Count
+from program import ROOT, Count, tests_in
 
 loader = SourceFileLoader("run", os.path.join(ROOT, "tests", "run"))
 runner = importlib.util.module_from_spec(importlib.util.spec_from_loader("run", loader))
@@ -129,9 +129,8 @@ def main():
     parser.add_argument("--binary")
     parser.parse_args()
     count = Count()
-    for name, test in list(globals().items()):
-        if name.startswith("test_"):
-            count.group(name, test())
+    for test in tests_in(globals()):
+        count.attempt(test)
     return count.finish()
 
 

@@ -12,7 +12,7 @@ import anthropic
 import openai
 
 import dialects
-from program import Count, Program
+from program import Count, Program, tests_in
 from serving import Server
 
 WEATHER = {"name": "get_weather", "description": "Get the current weather for a city",
@@ -674,19 +674,15 @@ def test_cache_salt(c):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--binary", default="build/deepinfer")
-    parser.add_argument("--only", help="part of a test's name")
+    parser.add_argument("--filter", default="", help="part of a test's name")
     parser.add_argument("--short", action="store_true", help="fewer of the requests that are asked in both forms")
     args = parser.parse_args()
     program, count = Program(args.binary), Count()
     own_server = {"test_usage_on_finish", "test_response_store", "test_strict_models"}
     with Server(program, "--context", 2048, "--max-batch", 4, "--quiet") as server:
         clients = Clients(server, 4 if args.short else 1)
-        for name, test in list(globals().items()):
-            if name.startswith(("test_", "report_")) and (not args.only or args.only in name):
-                try:
-                    count.group(name, test(clients, program) if name in own_server else test(clients))
-                except Exception as e:  # a test that breaks off has failed
-                    count.group(name, [(False, f"{type(e).__name__}: {e}")])
+        for test in tests_in(globals(), args.filter, ("test_", "report_")):
+            count.attempt(test, clients, *[program] * (test.__name__ in own_server))
     return count.finish()
 
 

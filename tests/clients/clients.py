@@ -3,7 +3,6 @@
 Each test_NAME.py runs with the packages of NAME.txt (make clients-test). Importing this module, which comes before the packages, leaves all
 network interfaces but the loopback one where the system grants a network namespace of one's own.
 """
-import argparse
 import contextlib
 import ctypes
 import fcntl
@@ -23,8 +22,8 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
 sys.path.insert(0, os.path.dirname(HERE))
 
-from program import Count, Program
-from serving import Server
+from program import tests_in
+from serving import Server, run_tests
 
 # Programs that would ask elsewhere for updates, or report there, are told not to.
 QUIET = {"CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1", "DISABLE_TELEMETRY": "1", "DISABLE_AUTOUPDATER": "1", "DISABLE_ERROR_REPORTING": "1",
@@ -139,22 +138,6 @@ def run_program(command, folder, timeout=240, **env):
     p = subprocess.run(command, cwd=folder, env={**os.environ, "HOME": folder, **env}, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout,
                        check=False)
     return p.returncode, p.stdout, p.stderr
-
-
-def main(tests, description):
-    """Each test gets a Program; `with served(program) as (server, recorder)` gives it what it needs."""
-    parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("--binary", default="build/deepinfer")
-    parser.add_argument("--only", help="part of a test's name")
-    args = parser.parse_args()
-    program, count = Program(args.binary), Count()
-    for name, test in tests.items():
-        if name.startswith("test_") and (not args.only or args.only in name):
-            try:
-                count.group(name, test(program))
-            except Exception as e:  # a test that breaks off has failed
-                count.group(name, [(False, f"{type(e).__name__}: {e}")])
-    return count.finish()
 
 
 @contextlib.contextmanager

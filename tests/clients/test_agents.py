@@ -157,4 +157,4 @@ def test_codex_runs_out_of_room(program):
 
 
 if __name__ == "__main__":
-    sys.exit(clients.main(dict(globals()), __doc__))
+    sys.exit(clients.run_tests(__doc__, clients.tests_in(globals())))

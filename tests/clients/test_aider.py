@@ -40,4 +40,4 @@ def test_aider_too_long(program):
 
 
 if __name__ == "__main__":
-    sys.exit(clients.main(dict(globals()), __doc__))
+    sys.exit(clients.run_tests(__doc__, clients.tests_in(globals())))

@@ -72,4 +72,4 @@ def test_langchain(program):
 
 
 if __name__ == "__main__":
-    sys.exit(clients.main(dict(globals()), __doc__))
+    sys.exit(clients.run_tests(__doc__, clients.tests_in(globals())))

@@ -67,4 +67,4 @@ def test_answers_are_generated(program):
 
 
 if __name__ == "__main__":
-    sys.exit(clients.main(dict(globals()), __doc__))
+    sys.exit(clients.run_tests(__doc__, clients.tests_in(globals())))
