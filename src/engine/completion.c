@@ -548,6 +548,7 @@ static struct di_request engine_request(const struct di_completion *c)
     r.cap = c->cap.at >= 0 ? &c->cap : NULL;
     r.space = c->space;
     r.prompt = c->prompt.v;
+    r.prompt_stays = true;
     r.n_prompt = (int64_t)c->prompt.n;
     r.max_tokens = c->max_tokens;
     r.sampling = c->sampling;

@@ -289,22 +289,46 @@ static const void *copy_list(char **at, const void *list, size_t bytes)
     return to;
 }
 
+bool di_core_make_room(const struct di_core *e, struct request *q)
+{
+    if (!q->room) {
+        q->room = di_malloc((size_t)(q->r.n_prompt + q->r.max_tokens) * sizeof *q->room);
+        if (!q->room)
+            return false;
+        memcpy(q->room, q->tokens, (size_t)q->r.n_prompt * sizeof *q->room);
+        q->tokens = q->r.prompt = q->room;
+    }
+    if (q->counts || !di_sampling_needs_counts(&q->r.sampling))
+        return true;
+    if (di_token_counts_create((size_t)e->vocab, &q->counts, NULL) != DI_OK)
+        return false;
+    for (int64_t i = 0; i < q->r.n_prompt; i++)
+        di_token_counts_add_prompt(q->counts, q->room[i]);
+    return true;
+}
+
+void di_core_give_up(struct di_core *e, struct request *q, const di_error *err)
+{
+    di_core_unwait(e, q);
+    tell_end(e, q, DI_END_ERROR, err);
+    drop_request(e, q);
+}
+
 static struct request *request_create(const struct di_request *r)
 {
-    size_t tokens = (size_t)(r->n_prompt + r->max_tokens) * sizeof(int32_t), ends = r->sampling.n_end_ids * sizeof(int32_t);
+    size_t ends = r->sampling.n_end_ids * sizeof(int32_t);
     size_t bias = r->sampling.n_bias * sizeof *r->sampling.bias;
     size_t forced = (size_t)r->n_forced * sizeof *r->forced;
     size_t saves = r->n_save_at * sizeof *r->save_at;
-    struct request *q = di_malloc(sizeof *q + tokens + ends + bias + forced + saves);
+    struct request *q = di_malloc(sizeof *q + ends + bias + forced + saves);
     if (!q)
         return NULL;
-    char *at = (char *)q->tokens + tokens;
+    char *at = (char *)(q + 1);
     *q = (struct request){.r = *r, .n_done = r->n_prompt, .n_resume = r->n_prompt};
     q->facts = (struct di_request_facts){.queue_ns = -1, .first_token_ns = -1, .miss_at = -1};
     if (!r->arrived_ns)
         q->r.arrived_ns = di_clock_ns();
-    memcpy(q->tokens, r->prompt, (size_t)r->n_prompt * sizeof(int32_t));
-    q->r.prompt = q->tokens;
+    q->tokens = r->prompt;
     q->r.sampling.end_ids = copy_list(&at, r->sampling.end_ids, ends);
     q->r.sampling.bias = copy_list(&at, r->sampling.bias, bias);
     q->r.forced = copy_list(&at, r->forced, forced);
@@ -321,11 +345,8 @@ di_status di_core_submit(struct di_core *e, const struct di_request *r, int64_t 
     TRY(di_core_check(e, r, err));
     q = request_create(r);
     CHECK(q, err, DI_ERR_MEMORY, "", "out of memory for a request of %lld tokens", (long long)(r->n_prompt + r->max_tokens));
-    if (di_sampling_needs_counts(&r->sampling)) {
-        TRY(di_token_counts_create((size_t)e->vocab, &q->counts, err));
-        for (int64_t i = 0; i < r->n_prompt; i++)
-            di_token_counts_add_prompt(q->counts, r->prompt[i]);
-    }
+    CHECK(r->prompt_stays || di_core_make_room(e, q), err, DI_ERR_MEMORY, "", "out of memory for a request of %lld tokens",
+          (long long)(r->n_prompt + r->max_tokens));
     TRY(di_core_enter(e, q, err));
     if (id)
         *id = q->id;

@@ -53,6 +53,7 @@ struct di_request_facts {
 struct di_request {
     const int32_t *prompt; /* copied at submit */
     int64_t n_prompt, max_tokens;
+    bool prompt_stays; /* the prompt lives until on_end: it is copied when the request starts, so that waiting ones share it */
     struct di_sampling_params sampling; /* its lists are copied; end_ids end the answer (the id itself is reported) */
     uint32_t sample;                    /* which of several samples with the same seed, 0 for the first */
     bool ignore_end;                    /* end_ids do not end the answer */

@@ -245,7 +245,7 @@ static bool start(struct di_core *e, struct di_launch *l, int slot, struct reque
     if (q->r.on_start)
         q->r.on_start(q->r.ctx, from.row);
     *di_pipeline_lane(e->pipe, slot) = (struct di_lane){.name = q->r.name,
-                                                        .tokens = q->tokens,
+                                                        .tokens = q->room,
                                                         .n_prompt = q->r.n_prompt,
                                                         .n_limit = q->r.n_prompt + q->r.max_tokens,
                                                         .params = &q->r.sampling,
@@ -287,6 +287,7 @@ static void preempt(struct di_core *e)
 
 void di_core_admit(struct di_core *e, struct di_launch *l)
 {
+    static const di_error no_room = {DI_ERR_MEMORY, "out of memory for the tokens of a request", ""};
     for (int put_back = 0; e->turns.n > 0 && put_back < LOOK_AHEAD;) {
         struct request *first = NULL;
         int slot = free_slot(e);
@@ -297,6 +298,10 @@ void di_core_admit(struct di_core *e, struct di_launch *l)
         }
         if (is_put_back(e, q)) {
             put_back++;
+            continue;
+        }
+        if (!di_core_make_room(e, q)) {
+            di_core_give_up(e, q, &no_room);
             continue;
         }
         if (!start(e, l, slot, q))

@@ -444,6 +444,45 @@ static void test_a_long_queue_costs_little(void **state)
     fixture_close(&f);
 }
 
+/* Waiting requests share the prompt of their owner; who finds no memory when its turn comes ends as an error, and the others go on. */
+static void test_no_memory_at_the_start(void **state)
+{
+    struct fixture f;
+    static int32_t room[3][CONTEXT];
+    struct di_watch w[3];
+    (void)state;
+    open_core(&f, (struct di_core_config){.max_batch = 1, .prefill_chunk = 64});
+    for (int i = 0; i < 3; i++) {
+        w[i] = watch(room[i], 61, 3, (uint32_t)i + 1);
+        w[i].frequency_penalty = i == 1 ? 0.5 : 0;
+    }
+    send(&f, &w[0]);
+    for (uint64_t n = 0; n < 2; n++) { /* its tokens, then its counts */
+        send(&f, &w[1]);
+        send(&f, &w[2]);
+        step(&f);
+        assert_false(w[1].over);
+        while (!w[1].over) {
+            bool free = di_core_stats(f.core).running == 0;
+            if (free)
+                di_mem_fail_after(n);
+            step(&f);
+            di_mem_fail_after(UINT64_MAX);
+        }
+        assert_int_equal(w[1].end, DI_END_ERROR);
+        assert_int_equal(w[1].err.code, DI_ERR_MEMORY);
+        assert_int_equal(w[1].starts, 0);
+        run(&f);
+        if (w[2].end != DI_END_ERROR) /* it was next in the same step */
+            right(&f, &w[2]);
+        if (n == 0)
+            right(&f, &w[0]);
+        send(&f, &w[0]);
+    }
+    run(&f);
+    fixture_close(&f);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -457,6 +496,7 @@ int main(void)
         cmocka_unit_test(test_tenants_share_the_rows),
         cmocka_unit_test(test_nobody_starves),
         cmocka_unit_test(test_a_long_queue_costs_little),
+        cmocka_unit_test(test_no_memory_at_the_start),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -35,7 +35,8 @@ struct request {
     bool guessed;
     int64_t n_common;          /* this one is ready when the leader has reached so many rows */
     struct di_order followers; /* requests that name this one as their leader and are not ready, by n_common */
-    int32_t tokens[];          /* [n_prompt + max_tokens]; the pipeline appends */
+    int32_t *room;             /* [n_prompt + max_tokens] from the start on, the pipeline appends; before, maybe NULL */
+    const int32_t *tokens;     /* [n_done] room, or the caller's prompt */
 };
 
 /* FREE -> RUNNING -> LEAVING (nothing more is scheduled; results of launches up to `fence` are out) -> FREE. */
@@ -142,6 +143,11 @@ int di_core_blocks(const struct request *q);
 /* q is given a place: its tenant is charged for all its tokens. */
 void di_core_charge(struct di_core *e, struct request *q);
 uint64_t di_core_queue_visits(const struct di_core *e);
+
+/* Memory that a running request needs beside the pool's: for its tokens, and for penalties. False: there is none. */
+bool di_core_make_room(const struct di_core *e, struct request *q);
+/* A waiting request that cannot start ends as an error. */
+void di_core_give_up(struct di_core *e, struct request *q, const di_error *err);
 
 /* ---- core_admission.c ---- */
 /* p has reached n_reached rows: those that waited for that are ready. */

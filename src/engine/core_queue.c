@@ -110,6 +110,7 @@ void di_core_free_request(struct di_core *e, struct request *q)
     if (q->class)
         leave_class(e, q->class);
     di_token_counts_destroy(q->counts);
+    di_free(q->room);
     di_free(q);
 }
 

