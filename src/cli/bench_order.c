@@ -259,7 +259,7 @@ static di_status with_model(const struct di_bench_options *o, struct bench *b, d
                                    .quiet = true};
     TRY(di_load(&load, false, &l, err));
     b->l = &l;
-    set_number(b, 150);
+    set_number(b, 400);
     print_head("seconds of processor time", b);
     TRY(compare(b, 0.8, err));
 out:
