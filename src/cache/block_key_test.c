@@ -129,6 +129,12 @@ static void all_that_changes_bits_is_in_the_key(void **state)
     n = (struct di_numerics){.bf16 = true}; /* no mode has this */
     di_bits_name(n, "cpu", "ref", name);
     assert_string_equal(name, "b---/cpu-ref");
+    char names[16][DI_BITS_NAME]; /* of all combinations */
+    for (int i = 0; i < 16; i++) {
+        di_bits_name((struct di_numerics){i & 1, i & 2, i & 4, i & 8}, "cpu", "ref", names[i]);
+        for (int k = 0; k < i; k++)
+            assert_string_not_equal(names[i], names[k]);
+    }
     di_hasher_destroy(h);
 }
 

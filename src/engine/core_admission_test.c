@@ -483,6 +483,32 @@ static void test_no_memory_at_the_start(void **state)
     fixture_close(&f);
 }
 
+/* Many more prompts begin alike than are looked at when one of them starts: those whose turn comes wait for it, too. */
+static void test_a_crowd_waits_for_its_beginning(void **state)
+{
+    enum { MANY = 100, COMMON = 512, CHUNK = 64 };
+    struct fixture f;
+    static int32_t room[MANY][CONTEXT];
+    static struct di_watch w[MANY];
+    (void)state;
+    open_core(&f, (struct di_core_config){.max_batch = 8, .prefill_chunk = CHUNK});
+    for (int i = 0; i < MANY; i++) {
+        fill(room[i], COMMON, 1);
+        fill(room[i] + COMMON, 10, (uint32_t)i + 2);
+        w[i] = watch(room[i], COMMON + 10, 2, 0);
+        send(&f, &w[i]);
+    }
+    for (int i = 0; i < COMMON / CHUNK; i++) {
+        step(&f);
+        assert_int_equal(di_core_stats(f.core).running, 1);
+    }
+    run(&f);
+    assert_true(di_core_stats(f.core).prompt_rows <= COMMON + MANY * 20); /* not that of each */
+    for (int i = 0; i < MANY; i++)
+        right(&f, &w[i]);
+    fixture_close(&f);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -497,6 +523,7 @@ int main(void)
         cmocka_unit_test(test_nobody_starves),
         cmocka_unit_test(test_a_long_queue_costs_little),
         cmocka_unit_test(test_no_memory_at_the_start),
+        cmocka_unit_test(test_a_crowd_waits_for_its_beginning),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -688,6 +688,35 @@ static void test_out_of_memory(void **state)
     di_arena_fini(&arena);
 }
 
+/* What is settled needs neither the request nor the prompt, and is the same to whoever reads the answer. */
+static void test_settled(void **state)
+{
+    (void)state;
+    static const char json[] =
+        "{\"input\":\"hi\",\"tools\":[{\"type\":\"function\",\"name\":\"f\",\"parameters\":{\"type\":\"object\"}},"
+        "{\"type\":\"custom\",\"name\":\"c\"},{\"type\":\"namespace\",\"name\":\"n\",\"description\":\"d\",\"tools\":["
+        "{\"type\":\"function\",\"name\":\"g\",\"parameters\":{\"type\":\"object\"}}]}],\"max_output_tokens\":7}";
+    static const struct {
+        const char *name, *space, *local;
+        bool custom;
+    } want[] = {{"f", "", "f", false}, {"c", "", "c", true}, {"n::g", "n", "g", false}};
+    struct di_arena arena;
+    struct di_chat *chat;
+    size_t n = 0;
+    di_arena_init(&arena);
+    assert_int_equal(create(DI_PROTOCOL_RESPONSES, json, NULL, &arena, &chat, NULL), DI_OK);
+    assert_int_equal(di_chat_settle(chat, NULL), DI_OK);
+    di_arena_fini(&arena);
+    for (const struct di_chat_tool *t = chat->tools; t; t = t->next, n++) {
+        assert_true(n < 3 && di_str_eqc(t->name, want[n].name) && di_str_eqc(t->space, want[n].space));
+        assert_true(di_str_eqc(t->local, want[n].local) && t->custom == want[n].custom && t->offered);
+    }
+    assert_int_equal(n, 3);
+    assert_int_equal(chat->sampling.max_tokens, 7);
+    assert_true(chat->tools_declared && !chat->messages && !chat->prompt.text.n);
+    di_chat_destroy(chat);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -703,6 +732,7 @@ int main(void)
         cmocka_unit_test(test_ids_of_two_turns),
         cmocka_unit_test(test_pairs),
         cmocka_unit_test(test_billing_line),
+        cmocka_unit_test(test_settled),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

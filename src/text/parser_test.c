@@ -496,6 +496,35 @@ static void test_small_cases(void **state)
     }
 }
 
+/* Where a call is demanded, an answer that begins with that of another tool is refused; behind a call that is one it is left out. */
+static void test_what_is_refused(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text;
+        bool demanded, refused;
+    } cases[] = {
+        {"<" D "invoke name=\"g\"></" D "x>", true, true},
+        {"<" D "invoke name=\"g\"></" D "x>", false, false},
+        {"<" D "invoke name=\"f\"></" D "x>", true, false},
+        {"<" D "invoke name=\"f\"></" D "x>invoke name=\"g\">", true, false},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct di_parser_settings s = {.start = DI_START_CONTENT,
+                                       .tools_declared = true,
+                                       .spelling = true,
+                                       .offered = only_f,
+                                       .refuse_not_offered = cases[i].demanded};
+        struct di_message m = {0};
+        struct di_parser *p;
+        assert_int_equal(di_parser_create(&s, di_message_add, &m, &p, NULL), DI_OK);
+        feed(p, cases[i].text, strlen(cases[i].text), DI_PARSE_TEXT);
+        assert_int_equal(di_parser_refused(p), cases[i].refused);
+        di_parser_destroy(p);
+        di_message_fini(&m);
+    }
+}
+
 static void test_settings_are_checked(void **state)
 {
     (void)state;
@@ -688,6 +717,7 @@ int main(void)
         cmocka_unit_test(test_hand_written_cases),
         cmocka_unit_test(test_drawn_cases),
         cmocka_unit_test(test_small_cases),
+        cmocka_unit_test(test_what_is_refused),
         cmocka_unit_test(test_settings_are_checked),
         cmocka_unit_test(test_holding_back_is_bounded),
         cmocka_unit_test(test_out_of_memory_is_an_error),
