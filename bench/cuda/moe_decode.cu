@@ -47,7 +47,7 @@ static double fp4_dot(const uint8_t *codes, const uint8_t *scales, const float *
     return sum;
 }
 
-/* One slot in fp64 with the roundings of spec §5.8. w: host bytes of the expert, in the order w1 s1 w3 s3 w2 s2. */
+/* One slot in fp64 with the roundings of spec/model.md §5.8. w: host bytes of the expert, in the order w1 s1 w3 s3 w2 s2. */
 static void reference(int D, int F, const std::vector<uint8_t> *w, const float *x, float weight, float *y)
 {
     std::vector<float> h(F);
