@@ -15,7 +15,7 @@ struct request {
     struct di_order_node place;      /* while it waits: in its class, or among its leader's followers */
     struct waiting_class *class;
     int64_t id;
-    struct di_request r;            /* prompt and the sampler's lists point behind this struct */
+    struct di_request r;            /* the lists that it names point behind this struct, the prompt is `tokens` */
     struct di_token_counts *counts; /* only for penalties */
     struct di_cap cap;
     uint64_t key;

@@ -2,12 +2,11 @@
 #include "server/log_sink.h"
 
 #include "base/clock.h"
+#include "base/threads.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
-#include <pthread.h>
-#include <signal.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -143,12 +142,7 @@ static di_status sink_create(int fd, bool owns, struct di_log_sink **out, di_err
     pthread_cond_init(&s->filled, NULL);
     pthread_cond_init(&s->written, &monotonic);
     pthread_condattr_destroy(&monotonic);
-    sigset_t all, before; /* signals are for others */
-    sigfillset(&all);
-    pthread_sigmask(SIG_BLOCK, &all, &before);
-    int failed = pthread_create(&s->thread, NULL, work, s);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (!failed)
+    if (di_thread_create(&s->thread, work, s) == 0)
         return DI_OK;
     if (owns)
         close(fd);

@@ -81,7 +81,7 @@ static void pipes(void **state)
         add(s, i);
     assert_true(di_clock_ns() - begin < INT64_C(2000000000));
     uint64_t dropped = di_log_sink_dropped(s);
-    assert_true(dropped > 80000 && dropped < 90000);
+    assert_true(dropped > 70000 && dropped < 90000); /* 1 MiB of lines wait, as many may be in the writer's hand */
     int fd = open(path_of("fifo"), O_RDONLY | O_NONBLOCK);
     ssize_t n = read(fd, text, sizeof text);
     assert_true(n > 60000 && memcmp(text, "line 000000", 11) == 0 && text[n - 1] == '\n');
