@@ -339,14 +339,8 @@ def chat_request(m):
     return q
 
 
-def responses_request(m):
-    r = m.rng
-    q = {"input": []}
-    items = q["input"]
-    if m.maybe(0.4):
-        q["reasoning"] = {"effort": r.choice(EFFORTS)}
-    if m.maybe(0.4):
-        q["instructions"] = m.text()
+def responses_tools(m, q):
+    """Adds tools to q. Are they strict, and can they be searched?"""
     tools = m.names() if m.maybe(0.6) else []
     strict = m.maybe(0.2)
     search = bool(tools) and not strict and m.maybe(0.3)
@@ -364,8 +358,20 @@ def responses_request(m):
         if search:
             q["tools"].append({"type": "tool_search", "execution": "client", "description": "Find tools", "parameters": {"type": "object", "properties": {}}})
         if m.maybe(0.3):
-            q["tool_choice"] = r.choice(["auto", "none", "required", {"type": "function", "name": r.choice(tools)}])
-    if m.maybe(0.2) and not (tools and strict):
+            q["tool_choice"] = m.rng.choice(["auto", "none", "required", {"type": "function", "name": m.rng.choice(tools)}])
+    return bool(tools) and strict, search
+
+
+def responses_request(m):
+    r = m.rng
+    q = {"input": []}
+    items = q["input"]
+    if m.maybe(0.4):
+        q["reasoning"] = {"effort": r.choice(EFFORTS)}
+    if m.maybe(0.4):
+        q["instructions"] = m.text()
+    strict, search = responses_tools(m, q)
+    if m.maybe(0.2) and not strict:
         q["text"] = {"format": r.choice([{"type": "text"}, {"type": "json_object"}, {"type": "json_schema", "name": "s", "schema": m.object(0, False)}])}
     m.sampling(q, "max_output_tokens")
     late = iter(f"late_{i}" for i in range(100))

@@ -47,14 +47,14 @@ struct pass {
     float *logits;
 };
 
-/* The next rows of a slot. Rows from `from` on want logits: their numbers are appended to `wanted`. */
-static int add_chunk(const struct pass *p, struct di_chunk *c, int slot, int row0, int at, int32_t from, int32_t *wanted, int *n_wanted)
+/* The next rows of a slot. Those of slot 0 want logits from the tail on: their numbers are appended to `wanted`. */
+static int add_chunk(const struct pass *p, struct di_chunk *c, int slot, int row0, int at, int32_t *wanted, int *n_wanted)
 {
     int rows = slot ? p->company : p->chunk;
     rows = at >= p->n[slot] ? 1 : rows < p->n[slot] - at ? rows : p->n[slot] - at;
     *c = (struct di_chunk){slot, row0, rows, at};
     for (int i = 0; i < rows; i++)
-        if (at + i >= from)
+        if (slot == 0 && at + i >= p->tail)
             wanted[(*n_wanted)++] = row0 + i;
     return rows;
 }
@@ -74,10 +74,10 @@ static void run_pass(struct di_model *m, struct pass *p)
         const int32_t *tokens[2] = {p->ids[0], p->ids[1]};
         struct di_replay replay[2] = {{.tail = p->tail, .mask = p->mask}, {0}};
         int n_chunks = 1, n_wanted = 0;
-        int rows = add_chunk(p, &chunks[0], 0, 0, at[0], p->tail, wanted, &n_wanted), kept = n_wanted;
+        int rows = add_chunk(p, &chunks[0], 0, 0, at[0], wanted, &n_wanted), kept = n_wanted;
         at[0] += rows;
         if (p->company && at[1] < p->n[1] + ANSWER) {
-            at[1] += add_chunk(p, &chunks[1], 1, rows, at[1], INT32_MAX, wanted, &n_wanted);
+            at[1] += add_chunk(p, &chunks[1], 1, rows, at[1], wanted, &n_wanted);
             n_chunks = 2;
         }
         struct di_step step = {.n_chunks = n_chunks,

@@ -448,84 +448,85 @@ static di_status load_edited(const struct edit *e, di_error *err)
     return status;
 }
 
+static const struct edit edits[] = {
+    {"\"version\"", "\"version\"", DI_OK},
+    {"\"truncation\": null,", "", DI_OK},
+    {"\"Ġ t\"", "[\"Ġ\", \"t\"]", DI_OK},
+    /* ids */
+    {"\"\\\"\": 4", "\"\\\"\": 3", DI_ERR_FORMAT},
+    {"\"\\\"\": 4", "\"\\\"\": -4", DI_ERR_FORMAT},
+    {"\"\\\"\": 4", "\"\\\"\": 4.0", DI_ERR_FORMAT},
+    {"\"\\\"\": 4", "\"\\\"\": \"4\"", DI_ERR_FORMAT},
+    {"\"\\\"\": 4", "\"\\\"\": 99999999999999999999", DI_ERR_FORMAT},
+    {"\"\\\"\": 4", "\"\\\"\": 1048575", DI_ERR_LIMIT},
+    {"\"\\\"\": 4", "\"\\\"\": 1048574", DI_OK}, /* a hole at 4, and many more */
+    {"\"\\\"\": 4", "\"!\": 4", DI_ERR_FORMAT},
+    {"\"\\\"\": 4", "\"\": 4", DI_ERR_FORMAT},
+    {"\"\\\"\": 4",
+     "\""
+     "\xE2\x82\xAC"
+     "\": 4",
+     DI_ERR_UNSUPPORTED}, /* a byte has no entry */
+    /* merges */
+    {"\"Ġ t\"", "\"Ġ  t\"", DI_ERR_FORMAT},
+    {"\"Ġ t\"", "\"Ġt\"", DI_ERR_FORMAT},
+    {"\"Ġ t\"", "\" t\"", DI_ERR_FORMAT},
+    {"\"Ġ t\"", "\"t \"", DI_ERR_FORMAT},
+    {"\"Ġ t\"", "\"\"", DI_ERR_FORMAT},
+    {"\"Ġ t\"", "\"Ġ a\"", DI_ERR_FORMAT}, /* twice */
+    {"\"Ġ t\"", "\"Ġ \xE2\x82\xAC\"", DI_ERR_FORMAT},
+    {"\"Ġ t\"", "\"\\u0000 t\"", DI_ERR_FORMAT},
+    {"\"Ġ t\"", "[\"Ġ\"]", DI_ERR_FORMAT},
+    {"\"Ġ t\"", "[\"Ġ\", \"t\", \"h\"]", DI_ERR_FORMAT},
+    {"\"Ġ t\"", "[\"Ġ\", 7]", DI_ERR_FORMAT},
+    {"\"Ġ t\"", "7", DI_ERR_FORMAT},
+    {"\"merges\"", "\"merged\"", DI_ERR_FORMAT},
+    {"\"vocab\"", "\"vocabulary\"", DI_ERR_FORMAT},
+    /* added tokens */
+    {"\"id\": 1,", "\"id\": 3,", DI_ERR_UNSUPPORTED}, /* an ordinary entry */
+    {"\"id\": 1,", "\"id\": 2,", DI_ERR_FORMAT},
+    {"\"id\": 1,", "\"id\": 4993,", DI_ERR_FORMAT},
+    {"\"id\": 1,", "\"id\": -1,", DI_ERR_FORMAT},
+    {"\"id\": 1,", "\"id\": 1048575,", DI_ERR_LIMIT},
+    {"\"id\": 1,", "", DI_ERR_FORMAT},
+    {"\"id\": 1,", "\"id\": 6000,", DI_ERR_FORMAT}, /* the spelling has id 1 in the vocabulary */
+    {"<｜▁pad▁｜>", "<｜end▁of▁sentence｜>", DI_ERR_FORMAT},
+    {"<｜place▁holder▁no▁0｜>", "<｜place▁holder▁no▁1｜>", DI_ERR_FORMAT},
+    {"<｜place▁holder▁no▁0｜>", "the", DI_ERR_UNSUPPORTED},
+    {"<｜place▁holder▁no▁0｜>", "", DI_ERR_FORMAT},
+    {"\"lstrip\": false", "\"lstrip\": true", DI_ERR_UNSUPPORTED},
+    {"\"rstrip\": false", "\"rstrip\": true", DI_ERR_UNSUPPORTED},
+    {"\"single_word\": false", "\"single_word\": true", DI_ERR_UNSUPPORTED},
+    {"\"normalized\": false", "\"normalized\": true", DI_OK},
+    {"\"added_tokens\": [", "\"added_tokens\": [7,", DI_ERR_FORMAT},
+    {"\"added_tokens\": [", "\"added_tokens\": {}, \"x\": [", DI_ERR_FORMAT},
+    {"\"added_tokens\": [", "\"x\": [", DI_OK},
+    /* settings */
+    {"\"truncation\": null", "\"truncation\": {\"max_length\": 5}", DI_ERR_UNSUPPORTED},
+    {"\"type\": \"BPE\"", "\"type\": \"Unigram\"", DI_ERR_UNSUPPORTED},
+    {"\"dropout\": null", "\"dropout\": 0.5", DI_ERR_UNSUPPORTED},
+    {"\"unk_token\": null", "\"unk_token\": \"?\"", DI_ERR_UNSUPPORTED},
+    {"\"byte_fallback\": false", "\"byte_fallback\": true", DI_ERR_UNSUPPORTED},
+    {"\"byte_fallback\": false", "\"ignore_merges\": true", DI_ERR_UNSUPPORTED},
+    {"\"normalizers\": []", "\"normalizers\": [{\"type\": \"NFC\"}]", DI_ERR_UNSUPPORTED},
+    {"p{N}{1,3}", "p{N}{1,2}", DI_ERR_UNSUPPORTED},
+    {"[一-龥", "[一-龦", DI_ERR_UNSUPPORTED},
+    {"A-Za-z", "A-Z", DI_ERR_UNSUPPORTED},
+    {"\"Isolated\"", "\"Removed\"", DI_ERR_UNSUPPORTED},
+    {"\"invert\": false", "\"invert\": true", DI_ERR_UNSUPPORTED},
+    {"\"use_regex\": false", "\"use_regex\": true", DI_ERR_UNSUPPORTED},
+    {"\"add_prefix_space\": false", "\"add_prefix_space\": true", DI_ERR_UNSUPPORTED},
+    {"\"decoder\"", "\"decoders\"", DI_ERR_UNSUPPORTED},
+    {"\"model\"", "\"models\"", DI_ERR_FORMAT},
+    {"\"version\"", "\"model\": 1, \"version\"", DI_ERR_FORMAT}, /* a key twice */
+    {"\"version\": ", "\"version\": [[[[[[[[[[[[[[[[[[[[]]]]]]]]]]]]]]]]]]]], \"x\": ", DI_ERR_LIMIT},
+    {"{", "[{", DI_ERR_FORMAT},
+    {"\"Ġ t\"", "\"\\ud800 t\"", DI_ERR_FORMAT},
+};
+
 static void broken_and_foreign_files(void **state)
 {
     (void)state;
-    static const struct edit edits[] = {
-        {"\"version\"", "\"version\"", DI_OK},
-        {"\"truncation\": null,", "", DI_OK},
-        {"\"Ġ t\"", "[\"Ġ\", \"t\"]", DI_OK},
-        /* ids */
-        {"\"\\\"\": 4", "\"\\\"\": 3", DI_ERR_FORMAT},
-        {"\"\\\"\": 4", "\"\\\"\": -4", DI_ERR_FORMAT},
-        {"\"\\\"\": 4", "\"\\\"\": 4.0", DI_ERR_FORMAT},
-        {"\"\\\"\": 4", "\"\\\"\": \"4\"", DI_ERR_FORMAT},
-        {"\"\\\"\": 4", "\"\\\"\": 99999999999999999999", DI_ERR_FORMAT},
-        {"\"\\\"\": 4", "\"\\\"\": 1048575", DI_ERR_LIMIT},
-        {"\"\\\"\": 4", "\"\\\"\": 1048574", DI_OK}, /* a hole at 4, and many more */
-        {"\"\\\"\": 4", "\"!\": 4", DI_ERR_FORMAT},
-        {"\"\\\"\": 4", "\"\": 4", DI_ERR_FORMAT},
-        {"\"\\\"\": 4",
-         "\""
-         "\xE2\x82\xAC"
-         "\": 4",
-         DI_ERR_UNSUPPORTED}, /* a byte has no entry */
-        /* merges */
-        {"\"Ġ t\"", "\"Ġ  t\"", DI_ERR_FORMAT},
-        {"\"Ġ t\"", "\"Ġt\"", DI_ERR_FORMAT},
-        {"\"Ġ t\"", "\" t\"", DI_ERR_FORMAT},
-        {"\"Ġ t\"", "\"t \"", DI_ERR_FORMAT},
-        {"\"Ġ t\"", "\"\"", DI_ERR_FORMAT},
-        {"\"Ġ t\"", "\"Ġ a\"", DI_ERR_FORMAT}, /* twice */
-        {"\"Ġ t\"", "\"Ġ \xE2\x82\xAC\"", DI_ERR_FORMAT},
-        {"\"Ġ t\"", "\"\\u0000 t\"", DI_ERR_FORMAT},
-        {"\"Ġ t\"", "[\"Ġ\"]", DI_ERR_FORMAT},
-        {"\"Ġ t\"", "[\"Ġ\", \"t\", \"h\"]", DI_ERR_FORMAT},
-        {"\"Ġ t\"", "[\"Ġ\", 7]", DI_ERR_FORMAT},
-        {"\"Ġ t\"", "7", DI_ERR_FORMAT},
-        {"\"merges\"", "\"merged\"", DI_ERR_FORMAT},
-        {"\"vocab\"", "\"vocabulary\"", DI_ERR_FORMAT},
-        /* added tokens */
-        {"\"id\": 1,", "\"id\": 3,", DI_ERR_UNSUPPORTED}, /* an ordinary entry */
-        {"\"id\": 1,", "\"id\": 2,", DI_ERR_FORMAT},
-        {"\"id\": 1,", "\"id\": 4993,", DI_ERR_FORMAT},
-        {"\"id\": 1,", "\"id\": -1,", DI_ERR_FORMAT},
-        {"\"id\": 1,", "\"id\": 1048575,", DI_ERR_LIMIT},
-        {"\"id\": 1,", "", DI_ERR_FORMAT},
-        {"\"id\": 1,", "\"id\": 6000,", DI_ERR_FORMAT}, /* the spelling has id 1 in the vocabulary */
-        {"<｜▁pad▁｜>", "<｜end▁of▁sentence｜>", DI_ERR_FORMAT},
-        {"<｜place▁holder▁no▁0｜>", "<｜place▁holder▁no▁1｜>", DI_ERR_FORMAT},
-        {"<｜place▁holder▁no▁0｜>", "the", DI_ERR_UNSUPPORTED},
-        {"<｜place▁holder▁no▁0｜>", "", DI_ERR_FORMAT},
-        {"\"lstrip\": false", "\"lstrip\": true", DI_ERR_UNSUPPORTED},
-        {"\"rstrip\": false", "\"rstrip\": true", DI_ERR_UNSUPPORTED},
-        {"\"single_word\": false", "\"single_word\": true", DI_ERR_UNSUPPORTED},
-        {"\"normalized\": false", "\"normalized\": true", DI_OK},
-        {"\"added_tokens\": [", "\"added_tokens\": [7,", DI_ERR_FORMAT},
-        {"\"added_tokens\": [", "\"added_tokens\": {}, \"x\": [", DI_ERR_FORMAT},
-        {"\"added_tokens\": [", "\"x\": [", DI_OK},
-        /* settings */
-        {"\"truncation\": null", "\"truncation\": {\"max_length\": 5}", DI_ERR_UNSUPPORTED},
-        {"\"type\": \"BPE\"", "\"type\": \"Unigram\"", DI_ERR_UNSUPPORTED},
-        {"\"dropout\": null", "\"dropout\": 0.5", DI_ERR_UNSUPPORTED},
-        {"\"unk_token\": null", "\"unk_token\": \"?\"", DI_ERR_UNSUPPORTED},
-        {"\"byte_fallback\": false", "\"byte_fallback\": true", DI_ERR_UNSUPPORTED},
-        {"\"byte_fallback\": false", "\"ignore_merges\": true", DI_ERR_UNSUPPORTED},
-        {"\"normalizers\": []", "\"normalizers\": [{\"type\": \"NFC\"}]", DI_ERR_UNSUPPORTED},
-        {"p{N}{1,3}", "p{N}{1,2}", DI_ERR_UNSUPPORTED},
-        {"[一-龥", "[一-龦", DI_ERR_UNSUPPORTED},
-        {"A-Za-z", "A-Z", DI_ERR_UNSUPPORTED},
-        {"\"Isolated\"", "\"Removed\"", DI_ERR_UNSUPPORTED},
-        {"\"invert\": false", "\"invert\": true", DI_ERR_UNSUPPORTED},
-        {"\"use_regex\": false", "\"use_regex\": true", DI_ERR_UNSUPPORTED},
-        {"\"add_prefix_space\": false", "\"add_prefix_space\": true", DI_ERR_UNSUPPORTED},
-        {"\"decoder\"", "\"decoders\"", DI_ERR_UNSUPPORTED},
-        {"\"model\"", "\"models\"", DI_ERR_FORMAT},
-        {"\"version\"", "\"model\": 1, \"version\"", DI_ERR_FORMAT}, /* a key twice */
-        {"\"version\": ", "\"version\": [[[[[[[[[[[[[[[[[[[[]]]]]]]]]]]]]]]]]]]], \"x\": ", DI_ERR_LIMIT},
-        {"{", "[{", DI_ERR_FORMAT},
-        {"\"Ġ t\"", "\"\\ud800 t\"", DI_ERR_FORMAT},
-    };
     for (size_t i = 0; i < sizeof edits / sizeof *edits; i++) {
         di_error err = {0};
         di_status got = load_edited(&edits[i], &err);
