@@ -11,28 +11,31 @@
 #define DI_LN2_HI 0x1.62e42fee00000p-1 /* the first 32 bits: products with exponents are exact */
 #define DI_LN2_LO 0x1.a39ef35793c76p-33
 
+/* 1/13! to 1/0!: of the Taylor series of exp, in the order of Horner's scheme. Every form of exp here uses these, so that all have the same bits. */
+#define DI_EXP_TERMS 14
+static const double di_exp_term[DI_EXP_TERMS] = {1.0 / 6227020800.0,
+                                                 1.0 / 479001600.0,
+                                                 1.0 / 39916800.0,
+                                                 1.0 / 3628800.0,
+                                                 1.0 / 362880.0,
+                                                 1.0 / 40320.0,
+                                                 1.0 / 5040.0,
+                                                 1.0 / 720.0,
+                                                 1.0 / 120.0,
+                                                 1.0 / 24.0,
+                                                 1.0 / 6.0,
+                                                 0.5,
+                                                 1.0,
+                                                 1.0};
+
 /* x in [-700, 700]. */
 static inline double di_portable_exp(double x)
 {
     /* x = k*ln2 + r, |r| <= 0.35; Taylor: r^14/14! < 5e-18 */
-    static const double inverse_factorial[] = {1.0 / 6227020800.0,
-                                               1.0 / 479001600.0,
-                                               1.0 / 39916800.0,
-                                               1.0 / 3628800.0,
-                                               1.0 / 362880.0,
-                                               1.0 / 40320.0,
-                                               1.0 / 5040.0,
-                                               1.0 / 720.0,
-                                               1.0 / 120.0,
-                                               1.0 / 24.0,
-                                               1.0 / 6.0,
-                                               0.5,
-                                               1.0,
-                                               1.0};
     int k = (int)(x * (1.0 / DI_LN2) + (x < 0 ? -0.5 : 0.5));
     double r = (x - (double)k * DI_LN2_HI) - (double)k * DI_LN2_LO, sum = 0.0;
-    for (unsigned i = 0; i < sizeof inverse_factorial / sizeof *inverse_factorial; i++)
-        sum = sum * r + inverse_factorial[i];
+    for (int i = 0; i < DI_EXP_TERMS; i++)
+        sum = sum * r + di_exp_term[i];
     uint64_t bits = (uint64_t)(1023 + k) << 52;
     double scale;
     memcpy(&scale, &bits, sizeof scale);

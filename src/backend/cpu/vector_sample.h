@@ -97,30 +97,16 @@ static int32_t sample_find(const struct sample_row *s, float x, uint64_t count)
 /* di_weight_of of 4 x 8 log-weights: four chains at a time keep the multipliers busy. */
 VEC_INLINE void sample_weights(const vd log_w[4], vq w[4])
 {
-    static const double inverse_factorial[] = {1.0 / 6227020800.0,
-                                               1.0 / 479001600.0,
-                                               1.0 / 39916800.0,
-                                               1.0 / 3628800.0,
-                                               1.0 / 362880.0,
-                                               1.0 / 40320.0,
-                                               1.0 / 5040.0,
-                                               1.0 / 720.0,
-                                               1.0 / 120.0,
-                                               1.0 / 24.0,
-                                               1.0 / 6.0,
-                                               0.5,
-                                               1.0,
-                                               1.0};
     vd k[4], r[4], sum[4];
     for (int i = 0; i < 4; i++) {
         vd x = vd_max(log_w[i], vd_set1(-28.0)); /* weighs 0; -INFINITY must not reach the exponent */
         k[i] = vd_trunc(vd_add(vd_mul(x, vd_set1(1.0 / DI_LN2)), vd_set1(-0.5)));
         r[i] = vd_sub(vd_sub(x, vd_mul(k[i], vd_set1(DI_LN2_HI))), vd_mul(k[i], vd_set1(DI_LN2_LO)));
-        sum[i] = vd_set1(inverse_factorial[0]);
+        sum[i] = vd_set1(di_exp_term[0]);
     }
-    for (int t = 1; t < 14; t++)
+    for (int t = 1; t < DI_EXP_TERMS; t++)
         for (int i = 0; i < 4; i++)
-            sum[i] = vd_add(vd_mul(sum[i], r[i]), vd_set1(inverse_factorial[t]));
+            sum[i] = vd_add(vd_mul(sum[i], r[i]), vd_set1(di_exp_term[t]));
     for (int i = 0; i < 4; i++) {
         vd scale = vq_as_f64(vq_sll(vd_bits(vd_add(k[i], vd_set1(0x1p52 + 1023))), 52)); /* 2^k: the sum's low bits are 1023 + k */
         vd whole = vd_trunc(vd_mul(vd_mul(sum[i], scale), vd_set1((double)DI_WEIGHT_ONE)));
@@ -207,18 +193,18 @@ static int sample_keep(struct sample_row *s, int n, bool weighted, float low, fl
     float *list = s->work.list;
     uint64_t *weight = s->work.weight;
     int kept = 0;
+    if (!weighted)
+        return sample_gather(s, list, n, low, high);
     for (int i = 0; i < n; i += 16) {
         vf v = vf_load(list + i);
         vm m = vm_and(vf_gt(v, vf_set1(low)), vf_ge(vf_set1(high), v));
         uint32_t bits = vm_bits(m);
         if (!bits)
             continue;
+        vq a = vq_load(weight + i), b = vq_load(weight + i + 8);
         vf_store(list + kept, vf_pack(m, v));
-        if (weighted) {
-            vq a = vq_load(weight + i), b = vq_load(weight + i + 8);
-            vq_store(weight + kept, vq_pack(m, 0, a));
-            vq_store(weight + kept + __builtin_popcount(bits & 255), vq_pack(m, 1, b));
-        }
+        vq_store(weight + kept, vq_pack(m, 0, a));
+        vq_store(weight + kept + __builtin_popcount(bits & 255), vq_pack(m, 1, b));
         kept += __builtin_popcount(bits);
     }
     return sample_pad(list, kept);
