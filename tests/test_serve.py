@@ -817,13 +817,6 @@ def make_certificate(program, name):
     return cert, key
 
 
-def tls_name(s):
-    context = ssl.create_default_context()
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    with context.wrap_socket(s.connect()) as c:
-        return c.getpeercert(True), c.version(), c
-
-
 def test_tls(program):
     first, second = make_certificate(program, "first"), make_certificate(program, "second")
     cert, key = program.path("cert"), program.path("key")
