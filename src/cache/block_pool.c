@@ -134,7 +134,8 @@ bool di_block_pool_count(const struct di_block_pool *p, struct di_block_counts *
 
 void di_lease_init(struct di_lease *l, int32_t *pages, int cap)
 {
-    *l = (struct di_lease){.pages = pages, .cap = cap, .source = -1};
+    *l = (struct di_lease){.cap = cap, .source = -1};
+    l->pages = pages;
 }
 
 bool di_lease_grow(struct di_block_pool *p, struct di_lease *l, int n)

@@ -51,8 +51,8 @@ static di_status submit_all(struct di_core *e, int batch, const int32_t *prompts
                                .max_tokens = tokens,
                                .sampling = di_sampling_params_default(),
                                .ignore_end = true,
-                               .on_token = count_token,
-                               .ctx = counted};
+                               .on_token = count_token};
+        r.ctx = counted;
         r.sampling.temperature = 0;
         di_status status = di_core_submit(e, &r, NULL, err);
         if (status != DI_OK)

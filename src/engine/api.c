@@ -267,6 +267,7 @@ di_status di_engine_info(const di_engine *e, di_model_info *out, size_t size, di
 
 /* ---------------------------------------------------------------- text and ids */
 
+/* NOLINTNEXTLINE(readability-function-size): a text and a list of ids, each with its size */
 di_status di_engine_encode(const di_engine *e, const char *text, size_t bytes, int control, int32_t *ids, size_t capacity, size_t *n,
                            di_error *err)
 {

@@ -302,12 +302,17 @@ out:
     return status;
 }
 
+/* NAN is what was not given. */
+static bool same_double(double a, double b)
+{
+    return a == b || (isnan(a) && isnan(b));
+}
+
 static bool same_defaults(const struct di_api_request *a, const struct di_api_request *b)
 {
     const struct di_completion_defaults *x = &a->defaults, *y = &b->defaults;
-    const double given[] = {x->temperature, x->top_p, x->min_p}, theirs[] = {y->temperature, y->top_p, y->min_p};
-    return memcmp(given, theirs, sizeof given) == 0 && x->top_k == y->top_k && x->seed == y->seed && x->max_tokens == y->max_tokens &&
-           a->options.thinking == b->options.thinking;
+    return same_double(x->temperature, y->temperature) && same_double(x->top_p, y->top_p) && same_double(x->min_p, y->min_p) &&
+           x->top_k == y->top_k && x->seed == y->seed && x->max_tokens == y->max_tokens && a->options.thinking == b->options.thinking;
 }
 
 /* Is p, which is alive, another answer to what `s` asks as `text`? */

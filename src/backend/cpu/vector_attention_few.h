@@ -125,7 +125,9 @@ static void output_few(const float *p, const float *v, int d, int n, float *o, b
 {
     for (int from = 0; from < n; from += FEW_TILE) {
         int keys = n - from < FEW_TILE ? n - from : FEW_TILE, c = 0;
-        struct att_output t = {p + 4 * from, v + (int64_t)from * d, o, 4, d, d, keys, first && from == 0};
+        struct att_output t = {
+            .p = p + 4 * from, .v = v + (int64_t)from * d, .ldp = 4, .ldv = d, .ldo = d, .n = keys, .first = first && from == 0};
+        t.o = o;
         for (; c + 16 * ATT_VECS <= d; c += 16 * ATT_VECS)
             output_block(&t, c, ATT_VECS);
         for (; c < d; c += 16)
