@@ -1,7 +1,6 @@
 /* Strict JSON: a tree that keeps what a general C library loses and this project needs: numbers as written (integers of any
- * length), U+0000 inside strings, key order. RFC 8259 only: no comments, no trailing commas, no NaN, no lone surrogates, valid UTF-8. A byte order mark in
- * front of a document is ignored.
- * A repeated key keeps its first position and its last value (spec/encoding.md §2.8). */
+ * length), U+0000 inside strings, key order. RFC 8259 only: no comments, no trailing commas, no NaN, no lone surrogates, valid UTF-8.
+ * A byte order mark in front of a document is ignored. A repeated key keeps its first position and its last value (spec/encoding.md §2.8). */
 #ifndef DI_BASE_JSON_H
 #define DI_BASE_JSON_H
 

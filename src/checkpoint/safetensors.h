@@ -50,8 +50,8 @@ struct di_safetensors {
 };
 
 /* Checks everything of the format: header length against the file, JSON, dtypes, shapes (overflow), offsets inside the data, sizes equal to
- * shape x dtype, alignment, no overlap, no hole, no duplicate name. Each failure has its own sentence and names file and tensor. A file that changes
- * afterwards is told by di_safetensors_check. On failure nothing needs closing. */
+ * shape x dtype, alignment, no overlap, no hole, no duplicate name. Each failure has its own sentence and names file and tensor. A file
+ * that changes afterwards is told by di_safetensors_check. On failure nothing needs closing. */
 di_status di_safetensors_open(const char *path, struct di_safetensors *st, di_error *err);
 /* The same for a file image in memory, which is borrowed and must be 8-byte aligned. */
 di_status di_safetensors_parse(const void *image, size_t bytes, const char *where, struct di_safetensors *st, di_error *err);

@@ -6,6 +6,8 @@
 
 #include <time.h>
 
+#define DI_BENCH_ROUNDS 1000 /* most */
+
 struct di_bench_options {
     const char *suite, *isa, *filter, *model, *json, *trace; /* isa NULL: the best; filter: only rows whose name contains it */
     int64_t threads, rounds, batch, context, prefill_chunk;

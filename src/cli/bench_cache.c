@@ -97,7 +97,7 @@ static di_status million(const struct di_bench_options *o, di_error *err)
 {
     di_status status = DI_OK;
     struct cache c = {0};
-    double ms[3][1000];
+    double ms[3][DI_BENCH_ROUNDS];
     const size_t covered = (MILLION / DI_BLOCK_TOKENS) * 320; /* five compressions of 64 bytes a block */
     int32_t *tokens = di_malloc(covered);
     CHECK(tokens, err, DI_ERR_MEMORY, "bench", "out of memory");

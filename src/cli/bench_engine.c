@@ -14,7 +14,6 @@
 #include <string.h>
 
 #define MOST 256
-#define MOST_ROUNDS 1000
 
 static bool chosen(const struct di_bench_options *o, const char *part)
 {
@@ -77,7 +76,7 @@ static di_status overhead(const struct di_bench_options *o, int batch, double li
     di_status status = DI_OK;
     struct di_core *e = NULL;
     int rounds = (int)o->rounds;
-    double thread[MOST_ROUNDS], all[MOST_ROUNDS], wall[MOST_ROUNDS];
+    double thread[DI_BENCH_ROUNDS], all[DI_BENCH_ROUNDS], wall[DI_BENCH_ROUNDS];
     int64_t context = (int64_t)(rounds + 2) * NULL_STEPS, counted = 0;
     static const int32_t prompts[MOST * 3];
     struct di_core_null n = di_bench_null_core(NULL_VOCAB, context, compute_nothing);
@@ -143,7 +142,7 @@ static di_status queue(const struct di_bench_options *o, int waiting, di_error *
     di_status status = DI_OK;
     struct di_core *e = NULL;
     int rounds = (int)o->rounds, running = 16;
-    double still[MOST_ROUNDS], moving[MOST_ROUNDS];
+    double still[DI_BENCH_ROUNDS], moving[DI_BENCH_ROUNDS];
     int64_t id = 0, context = (int64_t)(rounds + 2) * QUEUE_STEPS + 64;
     struct di_core_null n = di_bench_null_core(NULL_VOCAB, context, compute_nothing);
     TRY(di_core_create_null(&n, &(struct di_core_config){.max_batch = running, .prefill_chunk = 256, .no_reuse = true}, &e, err));
@@ -358,7 +357,7 @@ static di_status throughput(struct bench *b, di_error *err)
 {
     di_status status = DI_OK;
     int rounds = (int)b->o->rounds;
-    double rate[2][MOST_ROUNDS], gap[2][MOST_ROUNDS], ratio[MOST_ROUNDS];
+    double rate[2][DI_BENCH_ROUNDS], gap[2][DI_BENCH_ROUNDS], ratio[DI_BENCH_ROUNDS];
     struct pace p[2];
     TRY(decode(b, LANES, &p[1], err));
     for (int i = 0; i < rounds; i++) {

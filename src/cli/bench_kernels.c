@@ -74,7 +74,7 @@ static double seconds_of(struct bench *b, const struct row *r)
 
 static void measure(struct bench *b, const struct row *r)
 {
-    double share[1000], time[1000], bandwidth[1000], peak[1000];
+    double share[DI_BENCH_ROUNDS], time[DI_BENCH_ROUNDS], bandwidth[DI_BENCH_ROUNDS], peak[DI_BENCH_ROUNDS];
     int rounds = (int)b->o->rounds;
     seconds_of(b, r);
     double before = (double)b->probe.bytes / di_bench_read(b->pool, &b->probe), peak_before = di_bench_peak(b->pool, b->be->ops->name);

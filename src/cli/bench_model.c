@@ -232,7 +232,7 @@ static di_status profile(struct bench *b, const struct test *t, struct result *r
 
 static di_status measure(struct bench *b, const struct test *t, struct result *r, di_error *err)
 {
-    double time[1000], share[1000], bandwidth[1000], peak[1000], seconds;
+    double time[DI_BENCH_ROUNDS], share[DI_BENCH_ROUNDS], bandwidth[DI_BENCH_ROUNDS], peak[DI_BENCH_ROUNDS], seconds;
     int rounds = (int)b->o->rounds;
     di_status status = DI_OK;
     TRY(pass(b, t, 1, &seconds, err)); /* touch everything */

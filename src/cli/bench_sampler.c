@@ -86,7 +86,7 @@ static double run_steps(struct bench *b, const struct shape *s, int m, int turns
 
 static void measure(struct bench *b, const char *law, const struct shape *s, int m)
 {
-    double time[1000], share[1000], bw[1000];
+    double time[DI_BENCH_ROUNDS], share[DI_BENCH_ROUNDS], bw[DI_BENCH_ROUNDS];
     int rounds = (int)b->o->rounds, turns = 1 + 200 / m;
     const char *isa = strcmp(b->be->ops->name, "avx2") == 0 ? "avx2" : "avx512";
     if (strcmp(b->be->ops->name, "ref") == 0)

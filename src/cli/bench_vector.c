@@ -110,7 +110,7 @@ struct kernel {
 
 static void measure(struct bench *b, const struct kernel *k, int m, int context)
 {
-    double time[1000], share[1000], bw[1000], peak[1000];
+    double time[DI_BENCH_ROUNDS], share[DI_BENCH_ROUNDS], bw[DI_BENCH_ROUNDS], peak[DI_BENCH_ROUNDS];
     struct step s;
     int rounds = (int)b->o->rounds, turn = 0;
     const char *isa = strcmp(b->be->ops->name, "avx2") == 0 ? "avx2" : "avx512";

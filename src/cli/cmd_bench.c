@@ -13,7 +13,7 @@ static const struct di_option table[] = {
     {"cpu-isa", DI_OPT_STRING, FIELD(isa), NULL, 0, 0, NULL, "NAME", "Instruction set: avx2, avx512, avx512bf16 or amx; default the best.",
      false},
     {"threads", DI_OPT_INT, FIELD(threads), "0", 0, DI_POOL_MAX_THREADS, NULL, "N", "Threads; 0 is all processors.", false},
-    {"rounds", DI_OPT_INT, FIELD(rounds), "7", 1, 1000, NULL, "N", "Measurements of each row; the median counts.", false},
+    {"rounds", DI_OPT_INT, FIELD(rounds), "7", 1, DI_BENCH_ROUNDS, NULL, "N", "Measurements of each row; the median counts.", false},
     {"filter", DI_OPT_STRING, FIELD(filter), NULL, 0, 0, NULL, "TEXT",
      "Only rows whose name contains this text; of suite engine: overhead, queue, interface, throughput or sharing; of order: virtual or "
      "model.",

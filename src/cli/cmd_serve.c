@@ -239,7 +239,7 @@ static int run(const void *options)
     di_memory_plan plan;
     di_error err = {0};
     di_status status = DI_OK;
-    int fds[8], shown = -1;
+    int fds[DI_HTTP_MAX_LISTENERS], shown = -1;
     mallopt(M_MMAP_THRESHOLD, LARGE_BLOCK); /* what large requests took goes back to the system when they are over, whatever came between */
     CHECK(strcmp(o->load.backend, "cpu") == 0, &err, DI_ERR_UNSUPPORTED, "backend", "the %s back end is not part of this version",
           o->load.backend);

@@ -132,13 +132,13 @@ static struct di_tenant *tenant_of(const struct di_keys *k, const struct di_keys
 }
 
 /* What is wrong with the line, or NULL. */
-static const char *parse_key(struct di_str line, struct di_key *key, char tenant[static 64])
+static const char *parse_key(struct di_str line, struct di_key *key, char tenant[static DI_TENANT_NAME])
 {
     struct di_str hash = next_word(&line), name = next_word(&line), word;
     double concurrency;
     if (!parse_hash(hash, key->hash))
         return "does not begin with a SHA-256 of 64 hexadecimal digits";
-    if (name.n == 0 || name.n >= 64)
+    if (name.n == 0 || name.n >= DI_TENANT_NAME)
         return "needs the name of a tenant, at most 63 bytes, behind the hash";
     for (size_t i = 0; i < name.n; i++)
         if ((unsigned char)name.p[i] < 0x21 || name.p[i] == '"' || name.p[i] == '\\' || (unsigned char)name.p[i] >= 0x7f)
@@ -178,7 +178,7 @@ static bool add_key(struct di_keys *k, struct di_key *key)
 
 static di_status add_line(struct di_keys *k, const struct di_keys *before, struct di_str line, const char *where, di_error *err)
 {
-    char tenant[64];
+    char tenant[DI_TENANT_NAME];
     struct di_key *key = di_calloc(1, sizeof *key);
     if (!key)
         return di_fail(err, DI_ERR_MEMORY, where, "out of memory");

@@ -14,9 +14,10 @@ struct di_turns {
     size_t kind;                     /* a tenant is in one list of each kind */
 };
 #define DI_TURN_KINDS 2
+#define DI_TENANT_NAME 64 /* bytes, with the 0 */
 
 struct di_tenant {
-    char name[64];
+    char name[DI_TENANT_NAME];
     uint64_t id;    /* from the name, never 0; of the tenant without keys 0 */
     int holders;    /* keys that point here */
     size_t answers; /* that it has in places */
