@@ -347,8 +347,9 @@ DI_API int di_engine_cancel(di_engine *engine, di_request_id id);
 /* ---- driving ---- */
 
 /* Launch step N and deliver the results of step N-1, which computed meanwhile. *busy (may be NULL) becomes 0 when nothing is running,
- * waiting or under way. An error here is the model's (DI_ERR_IO: one of its files changed since it was opened; it can only be opened
- * again) and has ended all requests; an error of one request is in its FINISHED record. DI_ERR_INVALID if another thread is driving or the call comes from a callback. */
+ * waiting or under way. An error here is the model's (DI_ERR_IO: one of its files changed since it was opened; it can only be opened again)
+ * and has ended all requests; an error of one request is in its FINISHED record. DI_ERR_INVALID if another thread is driving or the call
+ * comes from a callback. */
 DI_API di_status di_engine_step(di_engine *engine, int *busy, di_error *err);
 /* Wait for the step under way and deliver its results, launch nothing. */
 DI_API di_status di_engine_flush(di_engine *engine, di_error *err);

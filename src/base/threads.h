@@ -19,8 +19,9 @@ struct di_pool;
 /* thread is 0..n_threads-1; 0 is the caller of di_pool_run. */
 typedef void (*di_pool_fn)(void *ctx, int thread, int n_threads);
 
-/* n_threads counts the calling thread: 1 creates none. Threads wait for work by spinning for some tens of microseconds and then sleep,
- * so an idle pool costs nothing. DI_ERR_INVALID outside 1..DI_POOL_MAX_THREADS; DI_ERR_LIMIT if the system grants fewer threads; then none is left behind. */
+/* n_threads counts the calling thread: 1 creates none. Threads wait for work by spinning for some tens of microseconds and then sleep, so
+ * an idle pool costs nothing. DI_ERR_INVALID outside 1..DI_POOL_MAX_THREADS; DI_ERR_LIMIT if the system grants fewer threads; then none is
+ * left behind. */
 di_status di_pool_create(int n_threads, struct di_pool **out, di_error *err);
 void di_pool_destroy(struct di_pool *pool); /* NULL is allowed. Not while a function runs. */
 int di_pool_threads(const struct di_pool *pool);
