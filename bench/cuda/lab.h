@@ -112,5 +112,7 @@ struct lab_norm {
 void lab_mma_order(void);
 void lab_moe_decode(void);
 void lab_dense_decode(void);
+void lab_hc_site(void);
+void lab_sampler(void);
 
 #endif

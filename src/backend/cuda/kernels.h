@@ -98,6 +98,48 @@ struct di_cuda_dense_decode {
 };
 int di_cuda_dense_decode(const struct di_cuda_dense_decode *a, struct CUstream_st *stream);
 
+/* ---- hyper-connections, 4 streams: one site (hc_site.cu)
+ *
+ * x[k] = B(post_in[k] o + sum_j comb_in[j, k] x[j]) unless o is NULL; pre, post, comb = mixing weights of the new x (spec/model.md §5.2);
+ * y = B(rmsnorm(B(sum_s pre_in[s] x[s])) * norm), rounded by Q8 if q8. Outputs must not alias inputs, except that x is changed in place. */
+struct di_cuda_hc_site {
+    int m, d, iters, q8; /* d a multiple of 128 */
+    float eps, norm_eps;
+    void *x;                                 /* act [m, 4, d] */
+    const void *o;                           /* act [m, d], or NULL */
+    const float *post_in, *comb_in, *pre_in; /* [m, 4], [m, 4, 4] (row = source), [m, 4] */
+    const float *fn, *base, *scale;          /* [24, 4d], [24], [3] */
+    const void *norm;                        /* bf16 [d] */
+    void *y;                                 /* act [m, d] */
+    float *pre, *post, *comb;                /* [m, 4], [m, 4], [m, 4, 4] */
+    float *partial;                          /* scratch of di_cuda_hc_partial_bytes */
+    uint32_t *counters;                      /* scratch [m], zero before the first launch, then left alone; of one d */
+};
+size_t di_cuda_hc_partial_bytes(int m, int d);
+int di_cuda_hc_site(const struct di_cuda_hc_site *a, struct CUstream_st *stream);
+
+/* ---- sampler: the law of src/sample/sampler.h, stream 0 (sampler.cu)
+ *
+ * Logits with bias and penalties already in them; masks are applied here. The token and its log-probability are those of di_sample_row, to the
+ * last bit. */
+struct di_cuda_sample_row {
+    uint64_t key, position;           /* di_sample_key; absolute position of the token being decided */
+    double temperature, top_p, min_p; /* as di_sampling_params */
+    int64_t top_k;
+    const uint32_t *allowed, *banned; /* device, bit i%32 of word i/32, or NULL */
+    int logprob;                      /* report the log-probability */
+};
+#define DI_CUDA_SAMPLE_NOT_FINITE (-1) /* a logit is NaN or infinite */
+#define DI_CUDA_SAMPLE_EMPTY (-2)      /* every token is banned */
+struct di_cuda_sample {
+    int m, vocab;
+    const float *logits;                   /* [m, vocab] */
+    const struct di_cuda_sample_row *rows; /* device [m] */
+    int32_t *ids;                          /* [m]: a token, or one of the negative numbers above */
+    float *logprobs;                       /* [m], written where asked for; or NULL */
+};
+int di_cuda_sample(const struct di_cuda_sample *a, struct CUstream_st *stream);
+
 #ifdef __cplusplus
 }
 #endif
