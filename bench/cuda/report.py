@@ -34,7 +34,7 @@ def plot(data, path):
     matplotlib.use("svg")
     import matplotlib.pyplot as plt
 
-    matplotlib.rcParams.update({"svg.hashsalt": "deepinfer", "font.size": 8})
+    matplotlib.rcParams.update({"svg.hashsalt": "deepinfer", "svg.fonttype": "none", "font.size": 8})
     rows = data["results"]
     fig, ax = plt.subplots(figsize=(8, 0.17 * len(rows) + 1), layout="constrained")
     colours = {k: f"C{i}" for i, k in enumerate(dict.fromkeys(r["kernel"] for r in rows))}

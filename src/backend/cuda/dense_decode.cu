@@ -12,8 +12,8 @@
  * in which wgmma reads shared memory, so that the copy engine brings it there.
  *
  * Blocks: one warp copies weights into a ring of stages (before the predecessor in the stream has ended: they are constant), one copies x; 2
- * warpgroups of 2 slices each decode and multiply (wgmma, weights as the register operand), 4 warps store. Two blocks fit on a
- * multiprocessor up to 16 rows, so that one kernel's end overlaps with the next one's beginning. Atoms are dealt out in contiguous shares,
+ * warpgroups of 2 slices each decode and multiply (wgmma, weights as the register operand), 4 warps store. Two blocks
+ * fit on a multiprocessor up to 16 rows, so that one kernel's end overlaps with the next one's beginning. Atoms are dealt out in contiguous shares,
  * part by part (and group by group), so that a block's columns of x stay in shared memory. With several parts, partial sums go to
  * global memory; when a block has done its atoms it adds up its share of the outputs as soon as their parts are there. */
 #include "backend/cuda/formats.cuh"
@@ -26,7 +26,7 @@ namespace
 
 using namespace di;
 
-constexpr int kSlices = 4, kConsumers = 256, kEpilogue = 128, kThreads = kConsumers + kEpilogue + 64, kReducers = 3;
+constexpr int kSlices = 4, kEpilogue = 128;
 constexpr int kSub = 2, kTile = 64, kMaxStages = 12;
 constexpr int kMaxPart = 1280, kPartStep = kSlices * kSub * 32, kMaxSteps = kMaxPart / kPartStep;
 constexpr int kStageBytes = 16 * kSub * 512 + 16;
@@ -99,22 +99,23 @@ __device__ void produce(const job &j, uint32_t ring, uint32_t full, uint32_t emp
     }
 }
 
-/* The columns of x of each block of atoms (group and part), step by step: 4 slices of 64 k. */
-template <int N> __device__ void produce_x(const job &j, uint32_t x, uint32_t full, uint32_t empty)
+/* The columns of x of each block of atoms (group and part), step by step: 4 slices of 64 k. One warp. Every block begins elsewhere: what all of
+ * them read at once would come from the same few places of the L2. */
+template <int N> __device__ void produce_x(const job &j, uint32_t x, uint32_t full, uint32_t empty, int lane)
 {
-    int first, last;
+    int first, last, chunks = j.p.stages * kSlices;
     uint32_t parity = 1;
-    const char *panels = (const char *)j.a.x;
     my_share(j.p.tiles * j.p.parts, &first, &last);
     grid_wait();
     for (int block = first / j.p.group_tiles; first < last && block <= (last - 1) / j.p.group_tiles; block++, parity ^= 1) {
-        const char *src = panels + (size_t)block * (j.p.part_k / 64) * (N * 128); /* blocks are numbered as their panels are */
+        const char *src = (const char *)j.a.x + (size_t)block * chunks * (N * 128); /* blocks are numbered as their panels are */
         mbar_wait(empty, parity);
-        for (int s = 0; s < j.p.stages; s++) {
-            mbar_arrive_expect(full + 8 * s, kSlices * N * 128);
-            for (int slice = 0; slice < kSlices; slice++)
-                bulk_load(x + (s * kSlices + slice) * (N * 128), src + (slice * j.p.stages + s) * (N * 128), N * 128, full + 8 * s,
-                          policy_normal());
+        if (lane < j.p.stages)
+            mbar_arrive_expect(full + 8 * lane, kSlices * N * 128);
+        __syncwarp();
+        if (lane < chunks) {
+            int c = (lane + (int)blockIdx.x) % chunks, slice = c / j.p.stages, step = c % j.p.stages;
+            bulk_load(x + (step * kSlices + slice) * (N * 128), src + c * (N * 128), N * 128, full + 8 * step, policy_normal());
         }
     }
 }
@@ -150,7 +151,9 @@ __device__ __forceinline__ void store_block(const job &j, int tile, int r, const
     }
 }
 
-/* Barriers of the sums' way: hop 0 from warpgroup 0 to 1, hop 1 to the epilogue, hop 2 back; one for each buffer, which atoms use in turn. */
+/* Barriers of the sums' way: hop g from warpgroup g to the next one or to the epilogue, hop 4 back; one for each buffer, which atoms use in
+ * turn. */
+constexpr int kHops = 5, kHopBack = 4;
 __device__ __forceinline__ uint32_t hop_bar(uint32_t hop, int s, int buffer)
 {
     return hop + 8 * (2 * s + buffer);
@@ -160,13 +163,14 @@ struct bars {
     uint32_t full, empty, x_full, x_empty, hop;
 };
 
-template <int N> __device__ void consume(const job &j, char *smem, const bars &bar)
+template <int N, int GROUPS> __device__ void consume(const job &j, char *smem, const bars &bar)
 {
+    constexpr int kOwn = kSlices / GROUPS; /* slices of a warpgroup */
     int thread = (int)threadIdx.x, group = thread / 128, lane = thread % 32, current = -1, first, last;
     uint32_t parity = 0, full = bar.full, last_full = bar.full + 8 * (j.n_stages - 1), offset = 0, x_parity = 1;
-    const char *codes = smem + j.ring + (group * 8 + thread / 32 % 4) * (kSub * 512) + lane * 16;
-    const char *scales = smem + j.ring + 16 * kSub * 512 + group * 8 + thread / 32 % 4 / 2;
-    uint64_t x = wgmma_descriptor(smem_addr(smem + j.x) + group * 2 * (N * 128), 128, 1024);
+    const char *codes = smem + j.ring + (group * kOwn * 4 + thread / 32 % 4) * (kSub * 512) + lane * 16;
+    const char *scales = smem + j.ring + 16 * kSub * 512 + group * kOwn * 4 + thread / 32 % 4 / 2;
+    uint64_t x = wgmma_descriptor(smem_addr(smem + j.x) + group * kOwn * (N * 128), 128, 1024);
     my_share(j.p.tiles * j.p.parts, &first, &last);
     for (int n = 0; first + n < last; n++) {
         bool fresh = (first + n) / j.p.group_tiles != current;
@@ -176,10 +180,10 @@ template <int N> __device__ void consume(const job &j, char *smem, const bars &b
             current = (first + n) / j.p.group_tiles;
             x_parity ^= 1;
         }
-        float acc[2][N / 2];
+        float acc[kOwn][N / 2];
 #pragma unroll
-        for (int r = 0; r < N / 2; r++)
-            acc[0][r] = acc[1][r] = 0;
+        for (int r = 0; r < kOwn * N / 2; r++)
+            acc[r / (N / 2)][r % (N / 2)] = 0;
         uint64_t b = x;
         for (int s = 0; s < j.p.stages; s++) {
             uint32_t a[2][8];
@@ -187,15 +191,15 @@ template <int N> __device__ void consume(const job &j, char *smem, const bars &b
                 mbar_wait(bar.x_full + 8 * s, x_parity);
             mbar_wait(full, parity);
 #pragma unroll
-            for (int i = 0; i < 2 * kSub; i++) {
-                int slice = i % 2, sub = i / 2;
-                uint4 w = *(const uint4 *)(codes + offset + slice * (4 * kSub * 512) + sub * 512);
-                uint32_t scale = scale_pair(*(const uint8_t *)(scales + offset + slice * 4 + sub * 2));
-                wgmma_wait<1>(); /* the products that read a[slice] are done */
-                decode_block(w, scale, a[slice]);
+            for (int i = 0; i < kOwn * kSub; i++) {
+                int own = i % kOwn, sub = i / kOwn;
+                uint4 w = *(const uint4 *)(codes + offset + own * (4 * kSub * 512) + sub * 512);
+                uint32_t scale = scale_pair(*(const uint8_t *)(scales + offset + own * 4 + sub * 2));
+                wgmma_wait<1>(); /* the products that read a[i % 2] are done */
+                decode_block(w, scale, a[i % 2]);
                 wgmma_fence();
-                wgmma<N>::run(acc[slice], a[slice], b + (slice * (N * 128) + sub * 512) / 16);
-                wgmma<N>::run(acc[slice], a[slice] + 4, b + (slice * (N * 128) + sub * 512 + 256) / 16);
+                wgmma<N>::run(acc[own], a[i % 2], b + (own * (N * 128) + sub * 512) / 16);
+                wgmma<N>::run(acc[own], a[i % 2] + 4, b + (own * (N * 128) + sub * 512 + 256) / 16);
                 wgmma_commit();
             }
             b += kSlices * (N * 128) / 16;
@@ -209,15 +213,18 @@ template <int N> __device__ void consume(const job &j, char *smem, const bars &b
         wgmma_wait<0>();
         int buffer = n & j.red_shift, phase = n >> j.red_shift & 1;
         float4 *red = (float4 *)(smem + j.red) + buffer * (N / 8 * 128) + thread % 128;
-        mbar_wait(hop_bar(bar.hop, group == 0 ? 2 : 0, buffer), group == 0 ? phase ^ 1 : phase);
+        mbar_wait(hop_bar(bar.hop, group == 0 ? kHopBack : group - 1, buffer), group == 0 ? phase ^ 1 : phase);
 #pragma unroll
         for (int r = 0; r < N / 8; r++) {
-            float v[4];
             const float4 before = red[r * 128];
-            const float from[4] = {before.x, before.y, before.z, before.w};
+            float v[4] = {before.x, before.y, before.z, before.w};
 #pragma unroll
-            for (int q = 0; q < 4; q++)
-                v[q] = (group == 0 ? acc[0][4 * r + q] : from[q] + acc[0][4 * r + q]) + acc[1][4 * r + q];
+            for (int q = 0; q < 4; q++) {
+                v[q] = group == 0 ? acc[0][4 * r + q] : v[q] + acc[0][4 * r + q];
+#pragma unroll
+                for (int own = 1; own < kOwn; own++)
+                    v[q] += acc[own][4 * r + q];
+            }
             red[r * 128] = make_float4(v[0], v[1], v[2], v[3]);
         }
         mbar_arrive(hop_bar(bar.hop, group, buffer));
@@ -230,9 +237,9 @@ __device__ __forceinline__ float4 *partial_at(const job &j, int tile, int block,
     return (float4 *)j.a.partial + (((size_t)tile * blocks + block) * j.p.parts + part) * 128;
 }
 
-template <int N> __device__ void finish(const job &j, char *smem, const bars &bar)
+template <int N, int GROUPS> __device__ void finish(const job &j, char *smem, const bars &bar)
 {
-    int thread = (int)threadIdx.x - kConsumers, first, last;
+    int thread = (int)threadIdx.x - GROUPS * 128, first, last;
     my_share(j.p.tiles * j.p.parts, &first, &last);
     grid_wait();
     for (int n = 0; first + n < last; n++) {
@@ -240,13 +247,13 @@ template <int N> __device__ void finish(const job &j, char *smem, const bars &ba
         const float4 *red = (const float4 *)(smem + j.red) + buffer * (N / 8 * 128) + thread;
         float sum[N / 2];
         atom at = find_atom(j.p, first + n);
-        mbar_wait(hop_bar(bar.hop, 1, buffer), n >> j.red_shift & 1);
+        mbar_wait(hop_bar(bar.hop, GROUPS - 1, buffer), n >> j.red_shift & 1);
 #pragma unroll
         for (int r = 0; r < N / 8; r++) {
             float4 v = red[r * 128];
             sum[4 * r] = v.x, sum[4 * r + 1] = v.y, sum[4 * r + 2] = v.z, sum[4 * r + 3] = v.w;
         }
-        mbar_arrive(hop_bar(bar.hop, 2, buffer));
+        mbar_arrive(hop_bar(bar.hop, kHopBack, buffer));
         if (j.p.parts == 1) {
 #pragma unroll
             for (int r = 0; r < N / 8; r++)
@@ -257,18 +264,18 @@ template <int N> __device__ void finish(const job &j, char *smem, const bars &ba
         for (int r = 0; r < N / 8; r++)
             __stcg(partial_at(j, at.tile, r, N / 8, at.part) + thread,
                    make_float4(sum[4 * r], sum[4 * r + 1], sum[4 * r + 2], sum[4 * r + 3]));
-        named_barrier(4, kEpilogue);
+        named_barrier(8, kEpilogue);
         if (thread == 0)
             add_release(&j.a.counters[at.tile], 1); /* carries what all threads of the barrier wrote */
     }
 }
 
-/* The block's share of the outputs, when all parts are there: one of kReducers groups of 128 threads takes every third of 64 outputs x 8 rows. */
-template <int N> __device__ void add_parts(const job &j, int group, int thread)
+/* The block's share of the outputs, when all parts are there: each of its warpgroups, `reducers` in number, takes 64 outputs x 8 rows at a time. */
+template <int N> __device__ void add_parts(const job &j, int reducers, int group, int thread)
 {
     int first, last, parts = j.p.parts;
     my_share(j.p.tiles * (N / 8), &first, &last);
-    for (int i = first + group; i < last; i += kReducers) {
+    for (int i = first + group; i < last; i += reducers) {
         int tile = i / (N / 8), r = i % (N / 8);
         if (thread == 0)
             while (load_acquire(&j.a.counters[tile]) < (uint32_t)parts)
@@ -290,38 +297,39 @@ template <int N> __device__ void add_parts(const job &j, int group, int thread)
     }
 }
 
-template <int N, int BLOCKS> __global__ void __launch_bounds__(kThreads, BLOCKS) dense_decode(const job j)
+template <int N, int GROUPS, int BLOCKS> __global__ void __launch_bounds__(GROUPS * 128 + kEpilogue + 64, BLOCKS) dense_decode(const job j)
 {
     extern __shared__ __align__(128) char smem[];
+    const int consumers = GROUPS * 128, thread = (int)threadIdx.x;
     uint32_t base = smem_addr(smem);
     bars bar;
     bar.full = base + j.bars, bar.empty = bar.full + 8 * kMaxStages, bar.x_full = bar.empty + 8 * kMaxStages;
     bar.x_empty = bar.x_full + 8 * kMaxSteps, bar.hop = bar.x_empty + 8;
-    if (threadIdx.x == 0) {
+    if (thread == 0) {
         grid_launch_next();
         for (int i = 0; i < j.n_stages; i++) {
             mbar_init(bar.full + i * 8, 1);
-            mbar_init(bar.empty + i * 8, kConsumers / 32);
+            mbar_init(bar.empty + i * 8, consumers / 32);
         }
         for (int i = 0; i < kMaxSteps; i++)
             mbar_init(bar.x_full + i * 8, 1);
-        mbar_init(bar.x_empty, kConsumers / 32);
-        for (int i = 0; i < 6; i++)
+        mbar_init(bar.x_empty, consumers / 32);
+        for (int i = 0; i < 2 * kHops; i++)
             mbar_init(bar.hop + i * 8, 128);
         mbar_init_fence();
     }
     __syncthreads();
-    if (threadIdx.x < kConsumers) /* first: a warpgroup begins at a multiple of four warps */
-        consume<N>(j, smem, bar);
-    else if (threadIdx.x < kConsumers + kEpilogue)
-        finish<N>(j, smem, bar);
-    else if (threadIdx.x == kConsumers + kEpilogue)
+    if (thread < consumers) /* first: a warpgroup begins at a multiple of four warps */
+        consume<N, GROUPS>(j, smem, bar);
+    else if (thread < consumers + kEpilogue)
+        finish<N, GROUPS>(j, smem, bar);
+    else if (thread == consumers + kEpilogue)
         produce(j, base + j.ring, bar.full, bar.empty);
-    else if (threadIdx.x == kConsumers + kEpilogue + 32)
-        produce_x<N>(j, base + j.x, bar.x_full, bar.x_empty);
-    if (j.p.parts > 1 && threadIdx.x < kReducers * 128) {
+    else if (thread >= consumers + kEpilogue + 32)
+        produce_x<N>(j, base + j.x, bar.x_full, bar.x_empty, thread % 32);
+    if (j.p.parts > 1 && thread < consumers + kEpilogue) {
         grid_wait();
-        add_parts<N>(j, (int)threadIdx.x / 128, (int)threadIdx.x % 128);
+        add_parts<N>(j, GROUPS + 1, thread / 128, thread % 128);
     }
 }
 
@@ -378,19 +386,20 @@ __global__ void pack_dense(struct di_cuda_dense_pack a)
     }
 }
 
-template <int N, int BLOCKS> cudaError_t launch(job &j, cudaStream_t stream)
+template <int N, int GROUPS, int BLOCKS> cudaError_t launch(job &j, cudaStream_t stream)
 {
     j.x = 0;
     j.red = j.x + N * j.p.part_k * 2;
     j.red_shift = N < 64;
     j.bars = j.red + (N * kTile * 4 << j.red_shift);
-    j.ring = (j.bars + 8 * (2 * kMaxStages + kMaxSteps + 7) + 127) / 128 * 128;
+    j.ring = (j.bars + 8 * (2 * kMaxStages + kMaxSteps + 1 + 2 * kHops) + 127) / 128 * 128;
     j.n_stages = (kSmem / BLOCKS - 1024 * (BLOCKS - 1) - j.ring) / kStageBytes;
     if (j.n_stages > kMaxStages)
         j.n_stages = kMaxStages;
     if (j.n_stages < 2)
         return cudaErrorInvalidValue;
-    return launch_kernel(dense_decode<N, BLOCKS>, dim3(multiprocessors() * BLOCKS), kThreads, j.ring + j.n_stages * kStageBytes, stream, j);
+    return launch_kernel(dense_decode<N, GROUPS, BLOCKS>, dim3(multiprocessors() * BLOCKS), GROUPS * 128 + kEpilogue + 64,
+                         j.ring + j.n_stages * kStageBytes, stream, j);
 }
 
 int padded_rows(int m)
@@ -440,10 +449,10 @@ extern "C" int di_cuda_dense_decode(const struct di_cuda_dense_decode *a, struct
     j.a = *a;
     j.p = make_plan(a->shape);
     switch (padded_rows(a->m)) {
-    case 8: return launch<8, 2>(j, stream);
-    case 16: return launch<16, 2>(j, stream);
-    case 32: return launch<32, 1>(j, stream);
-    default: return launch<64, 1>(j, stream);
+    case 8: return launch<8, 2, 2>(j, stream);
+    case 16: return launch<16, 2, 2>(j, stream);
+    case 32: return launch<32, 2, 1>(j, stream);
+    default: return launch<64, 2, 1>(j, stream);
     }
 }
 

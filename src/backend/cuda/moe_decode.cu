@@ -167,37 +167,44 @@ __device__ int build_groups(const job &j, char *smem, int *total)
     return *total;
 }
 
-/* This block's units of a pass. Shares of the first pass differ by one unit at most; those of the second make the bytes of both even, so that a
- * block with one unit more of the first is not the last one to end. */
+/* Units of a pass before those of a block, in contiguous shares. Shares of the first pass differ by one unit at most; those of the second make
+ * the bytes of both even, so that a block with one unit more of the first is not the last one to end. */
 __device__ __forceinline__ int share_begin(const job &j, int n_groups, int pass, int block)
 {
     int n0 = n_groups * j.p[0].units, n1 = n_groups * j.p[1].units, blocks = (int)gridDim.x;
-    int begin0 = (int)((long long)n0 * block / blocks);
+    int begin0 = n0 / blocks * block + min(n0 % blocks, block);
     if (pass == 0)
         return begin0;
     if (n0 < 2 * blocks)
         return (int)((long long)n1 * block / blocks);
     long long b0 = j.p[0].stages * (long long)j.p[0].stage_bytes, b1 = j.p[1].stages * (long long)j.p[1].stage_bytes;
-    return (int)(((n0 * b0 + n1 * b1) * block / blocks - begin0 * b0) / b1);
-}
-__device__ __forceinline__ void my_share(const job &j, int n_groups, int pass, int *first, int *last)
-{
-    *first = share_begin(j, n_groups, pass, (int)blockIdx.x);
-    *last = share_begin(j, n_groups, pass, (int)blockIdx.x + 1);
+    return (int)max(0ll, min((long long)n1, ((n0 * b0 + n1 * b1) * block / blocks - begin0 * b0) / b1));
 }
 
-/* A unit: group and part of it. */
-struct unit_cursor {
-    int group, part;
+/* This block's units of a pass, one after another. One row alone is every group's row, so nothing has to be fetched when the group changes; then
+ * all blocks work on the same groups at the same time in the first pass, and the first groups are complete long before the second pass wants them. */
+struct walk {
+    int left; /* units to go */
+    int group, part, step;
 };
-__device__ __forceinline__ unit_cursor unit_at(const plan &p, int u)
+__device__ __forceinline__ walk begin_walk(const job &j, int n_groups, int pass)
 {
-    return {u / p.units, u % p.units};
+    int first = share_begin(j, n_groups, pass, (int)blockIdx.x), units = j.p[pass].units;
+    walk w;
+    w.left = share_begin(j, n_groups, pass, (int)blockIdx.x + 1) - first;
+    w.step = 1;
+    if (pass == 0 && j.a.m == 1)
+        first = (int)blockIdx.x, w.step = (int)gridDim.x;
+    w.group = first / units;
+    w.part = first % units;
+    return w;
 }
-__device__ __forceinline__ void next_unit(const plan &p, unit_cursor &u)
+__device__ __forceinline__ void advance(walk &w, int units)
 {
-    if (++u.part == p.units)
-        u.group++, u.part = 0;
+    w.left--;
+    w.part += w.step;
+    while (w.part >= units)
+        w.group++, w.part -= units;
 }
 
 __device__ void produce(const job &j, int n_groups, const uint32_t *groups, uint32_t ring, uint32_t full, uint32_t empty)
@@ -208,9 +215,7 @@ __device__ void produce(const job &j, int n_groups, const uint32_t *groups, uint
     for (int pass = 0; pass < 2; pass++) {
         const plan &p = j.p[pass];
         const uint8_t *packed = pass == 0 ? j.a.packed13 : j.a.packed2;
-        int first, last;
-        my_share(j, n_groups, pass, &first, &last);
-        for (unit_cursor u = unit_at(p, first); first < last; first++, next_unit(p, u)) {
+        for (walk u = begin_walk(j, n_groups, pass); u.left > 0; advance(u, p.units)) {
             const uint8_t *src =
                 packed + (size_t)(groups[u.group] >> 16) * p.expert_bytes + (size_t)u.part * (uint32_t)p.stages * p.stage_bytes;
             for (int s = 0; s < p.stages; s++, src += p.stage_bytes) {
@@ -283,15 +288,15 @@ __device__ void consume(const job &j, int pass, int n_groups, char *smem, uint32
 {
     const plan &p = j.p[pass];
     const uint32_t *groups = (const uint32_t *)(smem + j.l.groups);
-    int thread = (int)threadIdx.x - 32, warp = thread / 32, lane = thread % 32, current = -1, first, last, stages = p.stages;
+    int thread = (int)threadIdx.x - 32, warp = thread / 32, lane = thread % 32, current = -1, stages = p.stages;
     const char *codes = smem + j.l.ring + warp * (kSubBytes * SUB) + lane * 8;
     const char *scales = codes - lane * 8 + 256 * SUB + lane / 4;
     const char *x = smem + j.l.x + lane / 4 * j.l.x_stride + warp / kTiles * p.subs * 64 + lane % 4 * 16;
     float4 *red = (float4 *)(smem + j.l.red) + thread;
     uint32_t last_bar = full + 8 * (j.l.n_stages - 1), stage_bytes = j.stage_bytes;
-    my_share(j, n_groups, pass, &first, &last);
-    for (unit_cursor u = unit_at(p, first); first < last; first++, next_unit(p, u)) {
-        if (u.group != current) {
+    for (walk u = begin_walk(j, n_groups, pass); u.left > 0; advance(u, p.units)) {
+        bool same_rows = current >= 0 && pass == 0 && j.a.m == 1;
+        if (u.group != current && !same_rows) {
             current = u.group;
             if (pass == 1 && thread == 0)
                 while (load_acquire(&j.a.counters[current]) < (uint32_t)j.p[0].units)
@@ -316,9 +321,7 @@ __device__ void consume(const job &j, int pass, int n_groups, char *smem, uint32
         }
         mbar_wait(red_empty, st.red_parity ^ 1);
         *red = make_float4(acc[0], acc[1], acc[2], acc[3]);
-        __syncwarp();
-        if (lane == 0)
-            mbar_arrive(red_full);
+        mbar_arrive(red_full); /* every thread: racecheck does not see that one lane speaks for its warp */
         st.red_parity ^= 1;
     }
 }
@@ -343,9 +346,7 @@ __device__ void finish(const job &j, int n_groups, char *smem, uint32_t red_full
     uint32_t parity = 0;
     for (int pass = 0; pass < 2; pass++) {
         const plan &p = j.p[pass];
-        int first, last;
-        my_share(j, n_groups, pass, &first, &last);
-        for (unit_cursor u = unit_at(p, first); first < last; first++, next_unit(p, u), parity ^= 1) {
+        for (walk u = begin_walk(j, n_groups, pass); u.left > 0; advance(u, p.units), parity ^= 1) {
             int group = u.group, part = u.part;
             int row0 = (int)(groups[group] >> 4 & 0xFFF), n = (int)(groups[group] & 15);
             float v[2];
@@ -387,7 +388,7 @@ template <int SUB1, int SUB2> __global__ void __launch_bounds__(kThreads, 1) moe
             mbar_init(full + i * 8, 1);
             mbar_init(empty + i * 8, kWarps);
         }
-        mbar_init(red_full, kWarps);
+        mbar_init(red_full, kConsumers);
         mbar_init(red_empty, kEpilogue);
         mbar_init_fence();
     }
