@@ -266,11 +266,8 @@ int main(int argc, char **argv)
     const struct {
         const char *name;
         void (*run)(void);
-    } kernels[] = {{"mma_order", lab_mma_order},
-                   {"moe_decode", lab_moe_decode},
-                   {"dense_decode", lab_dense_decode},
-                   {"hc_site", lab_hc_site},
-                   {"sampler", lab_sampler}};
+    } kernels[] = {{"mma_order", lab_mma_order}, {"moe_decode", lab_moe_decode}, {"dense_decode", lab_dense_decode},
+                   {"hc_site", lab_hc_site},     {"attention", lab_attention},   {"sampler", lab_sampler}};
     if (!lab_once && !lab_small)
         measure_ceilings();
     for (auto &k : kernels)

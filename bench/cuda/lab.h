@@ -114,5 +114,6 @@ void lab_moe_decode(void);
 void lab_dense_decode(void);
 void lab_hc_site(void);
 void lab_sampler(void);
+void lab_attention(void);
 
 #endif

@@ -140,6 +140,31 @@ struct di_cuda_sample {
 };
 int di_cuda_sample(const struct di_cuda_sample *a, struct CUstream_st *stream);
 
+/* ---- core attention, 64 heads of 512 channels, packed cache (attention.cu)
+ *
+ * o = softmax with sink over the window rows max(window_floor, pos - window + 1) .. pos and the selected compressed rows (spec/model.md §5.5), B. */
+struct di_cuda_attention_row {
+    int32_t pos, window_floor;
+    int32_t chunk_pos, chunk_row; /* positions from chunk_pos on lie in window_new, from row chunk_row on */
+    const uint8_t *ring;          /* window rows of the request and layer; position p at row p % ring_rows */
+    const int32_t *pages;         /* of the request */
+};
+struct di_cuda_attention {
+    int m, window, ring_rows;
+    float scale;
+    const struct di_cuda_attention_row *rows; /* device [m] */
+    const void *q;                            /* act [m, 64, 512] */
+    const uint8_t *window_new;                /* packed rows of this step, 528 bytes each */
+    const uint8_t *blocks;                    /* pool; key j of a source: block pages[j / per_block], row j % per_block of 288 bytes */
+    size_t block_bytes, comp_offset;
+    int per_block;
+    const int32_t *sel, *sel_n; /* [m, sel_ld], [m]; NULL = window only */
+    int sel_ld;
+    const float *sink; /* [64] */
+    void *o;           /* act [m, 64, 512] */
+};
+int di_cuda_attention(const struct di_cuda_attention *a, struct CUstream_st *stream);
+
 #ifdef __cplusplus
 }
 #endif
