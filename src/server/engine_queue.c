@@ -3,6 +3,7 @@
 #include <assert.h>
 #include <pthread.h>
 #include <stdalign.h>
+#include <string.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -13,12 +14,15 @@ struct di_engine_queue {
     int fd;
 };
 
-/* A record in the buffer: this, its alternatives, its error, its text and a 0 byte, up to a multiple of 16 bytes. */
+/* A record in the buffer: this, and behind it whatever its output points to, each at a multiple of 16 bytes. */
 struct copy {
     void *to;
     size_t bytes;
     bool has_output;
-    di_output output;
+    di_output output; /* its pointers are those of the original until the record is read */
+    struct {
+        size_t alternatives, error, text, call_id, call_space; /* from the start of the copy; 0: NULL */
+    } at;
 };
 
 static size_t round_up(size_t n)
@@ -26,27 +30,54 @@ static size_t round_up(size_t n)
     return (n + 15) & ~(size_t)15;
 }
 
-bool di_records_add(struct di_buf *b, void *to, const di_output *o)
+/* A place for n bytes at the end of the copy. */
+static size_t add_place(struct copy *c, const void *p, size_t n)
 {
-    struct copy head = {.to = to, .has_output = o != NULL};
-    size_t alternatives = o ? o->n_alternatives * sizeof *o->alternatives : 0, error = o && o->error ? sizeof *o->error : 0;
-    size_t at = round_up(sizeof head), text = at + round_up(alternatives) + round_up(error);
-    head.bytes = round_up(text + (o ? o->text_bytes : 0) + 1);
-    if (o)
-        head.output = *o;
+    size_t at = c->bytes;
+    if (!p)
+        return 0;
+    c->bytes += round_up(n);
+    return at;
+}
+
+static size_t string_bytes(const char *s)
+{
+    return s ? strlen(s) + 1 : 0;
+}
+
+static void put(char *copy, size_t at, const void *from, size_t n)
+{
+    if (at)
+        memcpy(copy + at, from, n);
+}
+
+bool di_records_add(struct di_buf *b, void *to, const di_output *output)
+{
+    static const di_output none = {0};
+    const di_output *o = output ? output : &none;
+    struct copy head = {.to = to, .bytes = round_up(sizeof head), .has_output = output, .output = *o};
+    size_t alternatives = o->n_alternatives * sizeof *o->alternatives, id = string_bytes(o->call_id), space = string_bytes(o->call_space);
+    head.at.alternatives = add_place(&head, alternatives ? o->alternatives : NULL, alternatives);
+    head.at.error = add_place(&head, o->error, sizeof *o->error);
+    head.at.text = add_place(&head, o->text, o->text_bytes + 1);
+    head.at.call_id = add_place(&head, o->call_id, id);
+    head.at.call_space = add_place(&head, o->call_space, space);
     if (!di_buf_reserve(b, head.bytes))
         return false;
     char *p = b->p + b->n;
     memcpy(p, &head, sizeof head);
-    if (alternatives)
-        memcpy(p + at, o->alternatives, alternatives);
-    if (error)
-        memcpy(p + at + round_up(alternatives), o->error, error);
-    if (o && o->text_bytes)
-        memcpy(p + text, o->text, o->text_bytes);
-    p[text + (o ? o->text_bytes : 0)] = 0;
+    put(p, head.at.alternatives, o->alternatives, alternatives);
+    put(p, head.at.error, o->error, sizeof *o->error);
+    put(p, head.at.text, o->text, o->text_bytes + 1);
+    put(p, head.at.call_id, o->call_id, id);
+    put(p, head.at.call_space, o->call_space, space);
     b->n += head.bytes;
     return true;
+}
+
+static const void *place_of(const struct copy *c, size_t at)
+{
+    return at ? (const char *)c + at : NULL;
 }
 
 void di_records_each(const struct di_buf *b, di_engine_queue_fn fn, void *ctx)
@@ -56,13 +87,11 @@ void di_records_each(const struct di_buf *b, di_engine_queue_fn fn, void *ctx)
         struct copy *c = (void *)(b->p + i);
         di_output *o = &c->output;
         i += c->bytes;
-        if (c->has_output) { /* the pointers of the copy */
-            char *p = (char *)c + round_up(sizeof *c);
-            size_t alternatives = round_up(o->n_alternatives * sizeof *o->alternatives);
-            o->alternatives = o->n_alternatives ? (void *)p : NULL;
-            o->text = p + alternatives + (o->error ? round_up(sizeof *o->error) : 0);
-            o->error = o->error ? (void *)(p + alternatives) : NULL;
-        }
+        o->alternatives = place_of(c, c->at.alternatives);
+        o->error = place_of(c, c->at.error);
+        o->text = place_of(c, c->at.text);
+        o->call_id = place_of(c, c->at.call_id);
+        o->call_space = place_of(c, c->at.call_space);
         fn(ctx, c->to, c->has_output ? o : NULL);
     }
 }

@@ -16,8 +16,8 @@ void di_engine_queue_destroy(struct di_engine_queue *q);
 /* Readable while something waits. */
 int di_engine_queue_fd(const struct di_engine_queue *q);
 
-/* Append a copy of *output (NULL: only the message) for `to`. False: no memory, or `limit` bytes wait already. FINISHED records ignore the
- * limit. Any thread. */
+/* Append a copy of *output and of all that it points to (NULL: only the message) for `to`. False: no memory, or `limit` bytes wait
+ * already. FINISHED records ignore the limit. Any thread. */
 bool di_engine_queue_push(struct di_engine_queue *q, void *to, const di_output *output, size_t limit);
 /* Call fn for all that waits. One thread. */
 void di_engine_queue_drain(struct di_engine_queue *q, di_engine_queue_fn fn, void *ctx);

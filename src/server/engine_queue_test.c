@@ -20,15 +20,22 @@ struct sender {
 
 static void push(struct sender *s, int i)
 {
-    char text[64];
+    char text[64], id[32], space[32];
     di_alternative alternatives[3] = {{i, 0.5f}, {i + 1, 0.25f}, {i + 2, 0.125f}};
     di_error err = {DI_ERR_IO, "broken", "here"};
     di_output o = {.kind = DI_OUTPUT_TEXT, .index = i, .text = text, .alternatives = alternatives, .n_alternatives = (uint32_t)i % 4};
     o.text_bytes = (size_t)snprintf(text, sizeof text, "%.*s%d", i % 40, "........................................", i);
     o.error = i % 5 == 0 ? &err : NULL;
+    snprintf(id, sizeof id, "call_%d", i);
+    snprintf(space, sizeof space, "%.*s", i % 9, "a::b::c::");
+    o.call_id = i % 3 == 0 ? id : NULL;
+    o.call_space = i % 3 == 0 ? space : NULL;
     assert_true(di_engine_queue_push(s->queue, s, &o, SIZE_MAX));
     memset(text, 'x', sizeof text); /* what was copied does not change any more */
+    memset(id, 'x', sizeof id);
+    memset(space, 'x', sizeof space);
     memset(alternatives, 0, sizeof alternatives);
+    memset(&err, 'x', sizeof err);
 }
 
 static void *send_all(void *arg)
@@ -37,6 +44,15 @@ static void *send_all(void *arg)
     for (; s->sent < RECORDS; s->sent++)
         push(s, s->sent);
     return NULL;
+}
+
+/* Whether the names of a call, which every third record is, are those that were sent. */
+static bool names_are(const di_output *o, int i)
+{
+    char id[32], space[32];
+    snprintf(id, sizeof id, "call_%d", i);
+    snprintf(space, sizeof space, "%.*s", i % 9, "a::b::c::");
+    return i % 3 ? !o->call_id && !o->call_space : strcmp(o->call_id, id) == 0 && strcmp(o->call_space, space) == 0;
 }
 
 static void take(void *ctx, void *to, const di_output *o)
@@ -50,6 +66,7 @@ static void take(void *ctx, void *to, const di_output *o)
     int n = snprintf(text, sizeof text, "%.*s%d", i % 40, "........................................", i);
     assert_int_equal(o->index, i);
     assert_true(o->text_bytes == (size_t)n && strcmp(o->text, text) == 0);
+    assert_true(names_are(o, i));
     assert_int_equal(o->n_alternatives, i % 4);
     for (int k = 0; k < i % 4; k++)
         assert_true(o->alternatives[k].id == i + k && o->alternatives[k].logprob == 0.5f / (float)(1 << k));
