@@ -1,5 +1,6 @@
-/* The CUDA kernels, as C calls. Each launcher enqueues on the stream and returns a cudaError_t as int (0 = enqueued); it allocates nothing and
- * waits for nothing. Pointers are device memory unless said otherwise. act = bf16 that carries the rounded values of spec/model.md §4.3.
+/* The CUDA kernels, as C calls; the sampler has its own header, sample.h. Each launcher enqueues on the stream and returns a cudaError_t as int
+ * (0 = enqueued); it allocates nothing and waits for nothing. Pointers are device memory unless said otherwise. act = bf16 that carries the
+ * rounded values of spec/model.md §4.3.
  *
  * Bits. Every output has one order of summation that depends on the shape of its weight alone. A weight's K is cut into slices (below); the
  * tensor core adds a slice 16 k at a time in ascending order from zero, slices are added in ascending order in fp32. */
@@ -117,28 +118,6 @@ struct di_cuda_hc_site {
 };
 size_t di_cuda_hc_partial_bytes(int m, int d);
 int di_cuda_hc_site(const struct di_cuda_hc_site *a, struct CUstream_st *stream);
-
-/* ---- sampler: the law of src/sample/sampler.h, stream 0 (sampler.cu)
- *
- * Logits with bias and penalties already in them; masks are applied here. The token and its log-probability are those of di_sample_row, to the
- * last bit. */
-struct di_cuda_sample_row {
-    uint64_t key, position;           /* di_sample_key; absolute position of the token being decided */
-    double temperature, top_p, min_p; /* as di_sampling_params */
-    int64_t top_k;
-    const uint32_t *allowed, *banned; /* device, bit i%32 of word i/32, or NULL */
-    int logprob;                      /* report the log-probability */
-};
-#define DI_CUDA_SAMPLE_NOT_FINITE (-1) /* a logit is NaN or infinite */
-#define DI_CUDA_SAMPLE_EMPTY (-2)      /* every token is banned */
-struct di_cuda_sample {
-    int m, vocab;
-    const float *logits;                   /* [m, vocab] */
-    const struct di_cuda_sample_row *rows; /* device [m] */
-    int32_t *ids;                          /* [m]: a token, or one of the negative numbers above */
-    float *logprobs;                       /* [m], written where asked for; or NULL */
-};
-int di_cuda_sample(const struct di_cuda_sample *a, struct CUstream_st *stream);
 
 /* ---- core attention, 64 heads of 512 channels, packed cache (attention.cu)
  *
