@@ -267,7 +267,8 @@ int main(int argc, char **argv)
         const char *name;
         void (*run)(void);
     } kernels[] = {{"mma_order", lab_mma_order}, {"moe_decode", lab_moe_decode}, {"dense_decode", lab_dense_decode},
-                   {"hc_site", lab_hc_site},     {"attention", lab_attention},   {"sampler", lab_sampler}};
+                   {"hc_site", lab_hc_site},     {"attention", lab_attention},   {"sampler", lab_sampler},
+                   {"hc_rows", lab_hc_rows}};
     if (!lab_once && !lab_small)
         measure_ceilings();
     for (auto &k : kernels)

@@ -113,6 +113,7 @@ void lab_mma_order(void);
 void lab_moe_decode(void);
 void lab_dense_decode(void);
 void lab_hc_site(void);
+void lab_hc_rows(void);
 void lab_sampler(void);
 void lab_attention(void);
 
