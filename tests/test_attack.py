@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 
-from serving import Server, Stream, bearer, chat_body, chat_request, key_line, run_tests, status_of
+from serving import Server, Stream, bearer, chat_body, chat_request, key_line, peek, run_tests, status_of
 
 SLOW = "".join(random.Random(1).choices("abcdefghijklmnop", k=1000000))  # one word of a million letters: half a second to tokenize
 
@@ -223,6 +223,34 @@ def test_large_bodies_of_another_tenant(program):
         yield waited < whole / 2 and (first == ": keep-alive" or ended < 0.3), (waited, whole, first)
 
 
+def test_bytes_of_bodies_of_another_tenant(program):
+    """One tenant's bodies fill what may be held of those that come slowly, then of requests that wait; another one's is taken all the same."""
+    keys = program.write(key_line("alpha", "team-a") + key_line("beta", "team-b"))
+    one = 1 << 20  # --max-body
+    with Server(program, "--api-keys", keys, "--max-body", 1, "--max-batch", 1) as s:
+        large = {"prompt": "a", "padding": "b" * 800000}
+        head = post("/tokenize", b"", {**bearer("alpha"), "Content-Length": one})
+        slow = [send(s, head + b" " * (one - 1000)) for _ in range(12)]
+        yield s.until(lambda: s.metrics(bearer("beta"))["deepinfer_reading_bytes"] > 7.5 * one) is not None, "bodies that are not complete"
+        refused = [status_of(peek(c)) for c in slow]
+        yield refused.count(503) >= 4 and refused.count(b"") >= 7, refused
+        r = s.post("/tokenize", large, bearer("beta"))
+        yield r.status == 200, r
+        for c in slow:
+            c.close()
+        flood = post("/v1/chat/completions", chat_body("word " * 40000, max_tokens=20000, ignore_eos=True), bearer("alpha"))
+        waiting = []
+
+        def full():
+            waiting.append(send(s, flood))
+            return status_of(peek(waiting[-1])) == 503
+        yield s.until(full) is not None and len(waiting) > 32, len(waiting)
+        r = s.post("/tokenize", large, bearer("beta"))
+        yield r.status == 200, r
+        for c in waiting:
+            c.close()
+
+
 def test_health_is_about_the_engine(program):
     """Clients that send slowly, or send much to read, do not make it sick."""
     with Server(program, "--stall-timeout", 0.3, "--body-timeout", 30) as s:
@@ -278,7 +306,7 @@ def test_a_certificate_that_is_no_file(program):
         yield s.until(lambda: "the certificate stays as it was" in s.messages(), 10) is not None, s.messages()
 
 
-TESTS = [test_memory_of_unfinished_heads, test_a_log_that_nobody_reads, test_a_certificate_that_is_no_file, test_memory_of_requests, test_answers_of_tokenize_are_bounded, test_the_tenant_holds_on_every_path, test_who_floods_the_queue, test_large_bodies_of_another_tenant, test_health_is_about_the_engine]
+TESTS = [test_memory_of_unfinished_heads, test_a_log_that_nobody_reads, test_a_certificate_that_is_no_file, test_memory_of_requests, test_answers_of_tokenize_are_bounded, test_the_tenant_holds_on_every_path, test_who_floods_the_queue, test_large_bodies_of_another_tenant, test_bytes_of_bodies_of_another_tenant, test_health_is_about_the_engine]
 
 
 if __name__ == "__main__":

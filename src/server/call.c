@@ -68,7 +68,7 @@ size_t di_server_answers(struct di_server *s)
 
 static void hold(struct di_call *c, size_t bytes)
 {
-    c->server->held_bytes += bytes - c->held;
+    di_places_set(&c->server->held, c->tenant, c->held, bytes);
     c->server->freed_bytes += bytes < c->held ? c->held - bytes : 0;
     c->held = bytes;
 }

@@ -268,7 +268,7 @@ static bool add_body(struct di_http_conn *c, struct di_str data)
         refuse(c, 413, "the body is larger than this server accepts");
         return false;
     }
-    if (h->counters.reading + data.n > h->limits.bodies) {
+    if (!h->on.on_body(h->on.ctx, r, data.n)) {
         refuse(c, 503, "too many large bodies at once");
         return false;
     }

@@ -5,6 +5,7 @@
  *
  * A connection carries one request at a time. Its life as the service sees it:
  *     on_head      the head is complete: reply at once (the body is not read then), or return and get
+ *     on_body      for each piece of the body, then
  *     on_request   the body is complete too
  *     di_http_reply, or di_http_start, di_http_send..., di_http_end: now or from any later event
  *     on_gone      instead, if the peer goes away, is too slow, or the server closes: the request must not be used any more
@@ -42,7 +43,6 @@ struct di_http_limits {
     size_t head;        /* bytes of a head */
     size_t heads;       /* bytes of all heads that are not complete, of each those beyond 4,000 */
     size_t body;        /* bytes of a body */
-    size_t bodies;      /* bytes of all bodies that are being read */
     size_t output;      /* bytes of a response that wait for a slow reader */
     size_t connections; /* further ones get 503 */
     int head_ms;        /* from its first byte to the whole head; also TLS handshakes */
@@ -53,6 +53,9 @@ struct di_http_limits {
 
 struct di_http_events {
     void (*on_head)(void *ctx, struct di_http_request *r);
+    /* n bytes more of the body have come: may they be kept? Else the request is refused with 503. What r->body has counts until on_request
+     * or on_done. */
+    bool (*on_body)(void *ctx, struct di_http_request *r, size_t n);
     void (*on_request)(void *ctx, struct di_http_request *r);
     void (*on_gone)(void *ctx, struct di_http_request *r, const char *why);
     /* A request that the transport refuses (400, 413, 431, ...): fill `body` with what to send, return

@@ -32,6 +32,12 @@ static void on_head(void *ctx, struct di_http_request *r)
         di_http_reply(r, 401, NULL, (struct di_str){0}, DI_STR("no"));
 }
 
+static bool on_body(void *ctx, struct di_http_request *r, size_t n)
+{
+    (void)ctx;
+    return r->body.n + n <= 1000000;
+}
+
 static void on_request(void *ctx, struct di_http_request *r)
 {
     struct service *s = ctx;
@@ -87,7 +93,6 @@ static void on_tick(void *ctx, int64_t now_ns)
 static const struct di_http_limits limits = {.head = 4096,
                                              .heads = 1 << 20,
                                              .body = 100000,
-                                             .bodies = 1000000,
                                              .output = 100000,
                                              .connections = 100,
                                              .head_ms = 2000,
@@ -109,7 +114,7 @@ static int bound_socket(int *port)
 /* Not with failing memory: false if there is none. */
 static bool open_service(struct service *s)
 {
-    struct di_http_events events = {on_head, on_request, on_gone, on_refused, on_done, on_tick, s};
+    struct di_http_events events = {on_head, on_body, on_request, on_gone, on_refused, on_done, on_tick, s};
     di_error err;
     *s = (struct service){.base = event_base_new()};
     assert_non_null(s->base);

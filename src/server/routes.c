@@ -424,10 +424,27 @@ void di_server_on_head(void *ctx, struct di_http_request *r)
         admit(c, false);
 }
 
+bool di_server_on_body(void *ctx, struct di_http_request *r, size_t n)
+{
+    struct di_server *s = ctx;
+    struct di_call *c = r->user;
+    if (!di_places_change(&s->received, c->tenant, c->received, c->received + n))
+        return false;
+    c->received += n;
+    return true;
+}
+
+static void give_back_received(struct di_call *c)
+{
+    di_places_set(&c->server->received, c->tenant, c->received, 0);
+    c->received = 0;
+}
+
 void di_server_on_request(void *ctx, struct di_http_request *r)
 {
     struct di_call *c = r->user;
     (void)ctx;
+    give_back_received(c);
     if (c->row->answer) {
         c->row->answer(c);
         return;
@@ -441,7 +458,7 @@ void di_server_on_request(void *ctx, struct di_http_request *r)
         }
         di_buf_addv(&c->query, r->head.query);
     }
-    if (c->server->held_bytes + r->body.n > c->server->config.held) {
+    if (!di_places_fit(&c->server->held, c->tenant, r->body.n)) {
         refuse(c, 503, NULL, 1, "too many large requests are under way");
         return;
     }
@@ -480,6 +497,8 @@ void di_server_on_done(void *ctx, struct di_http_request *r)
     s->counters.by_class[class < DI_N_STATUS_CLASSES ? class : 0]++;
     di_access_log(s, r, c);
     r->user = NULL;
-    if (c)
-        di_call_http_done(c);
+    if (!c)
+        return;
+    give_back_received(c);
+    di_call_http_done(c);
 }

@@ -236,7 +236,7 @@ static di_status open_loop(struct di_server *s, di_error *err)
 {
     di_status status = DI_OK;
     struct di_http_events events = {
-        di_server_on_head, di_server_on_request, di_server_on_gone, di_server_on_refused, di_server_on_done, on_tick, s};
+        di_server_on_head, di_server_on_body, di_server_on_request, di_server_on_gone, di_server_on_refused, di_server_on_done, on_tick, s};
     sigset_t signals;
     sigemptyset(&signals);
     sigaddset(&signals, SIGTERM);
@@ -307,6 +307,8 @@ di_status di_server_attach(struct di_server *s, const struct di_serve_model *mod
     s->max_batch = info.max_batch;
     s->context = info.context;
     pthread_mutex_lock(&s->preparers.lock);
+    s->received = (struct di_places){.limit = s->config.received, .kind = DI_PLACES_RECEIVED};
+    s->held = (struct di_places){.limit = s->config.held, .kind = DI_PLACES_HELD};
     s->preparers.places.limit = (size_t)info.max_batch + (size_t)s->config.max_waiting;
     pthread_mutex_unlock(&s->preparers.lock);
     if (model->plan)

@@ -31,7 +31,7 @@ struct di_server_config {    /* strings are borrowed until destroy */
     bool json_log;          /* access log and messages as JSON lines */
     FILE *messages;         /* where messages go, or NULL; by its descriptor */
     struct di_http_limits limits;
-    size_t held;                       /* bytes of bodies of requests under way; more are refused with 503 */
+    size_t received, held;             /* bytes of bodies that come, of those of requests under way; more are refused with 503 */
     int max_waiting;                   /* requests beyond those that run; more are refused with 429 */
     int64_t request_ms;                /* deadline of a request, 0 = none */
     int64_t drain_ms;                  /* what is under way at a drain may take so long */

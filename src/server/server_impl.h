@@ -60,7 +60,7 @@ struct di_call {
     enum di_call_state state;
     size_t places;                      /* that it has; under the preparers' lock */
     struct di_buf body, path_id, query; /* body: the preparing thread's to read, the loop's to free */
-    size_t held, kept;                  /* bytes of it in server->held_bytes; what the engine keeps of it (set by the preparing thread) */
+    size_t received, held, kept;        /* bytes of it in the server's places; what the engine keeps of it (set by the preparing thread) */
     struct di_exchange *x;
     bool refused; /* by create or submit; `error` says why */
     struct di_http_error error;
@@ -126,9 +126,9 @@ struct di_server {
     /* the loop's */
     struct di_call *calls;
     size_t n_calls;
-    size_t held_bytes;  /* of the calls' bodies, later of what the engine keeps of them */
-    size_t freed_bytes; /* about, of requests, since memory was last given back to the system */
-    int64_t trim_ns;    /* when that is to be done again, 0 = not soon */
+    struct di_places received, held; /* bytes of bodies that come; of the calls' bodies, later of what the engine keeps of them */
+    size_t freed_bytes;              /* about, of requests, since memory was last given back to the system */
+    int64_t trim_ns;                 /* when that is to be done again, 0 = not soon */
     bool draining, failed_drain;
     int64_t drain_ns; /* when it began */
     int64_t quiet_ns; /* no request was left since; while draining */
@@ -145,6 +145,7 @@ struct di_server {
 
 /* routes.c: the events of the transport */
 void di_server_on_head(void *ctx, struct di_http_request *r);
+bool di_server_on_body(void *ctx, struct di_http_request *r, size_t n);
 void di_server_on_request(void *ctx, struct di_http_request *r);
 void di_server_on_gone(void *ctx, struct di_http_request *r, const char *why);
 struct di_str di_server_on_refused(void *ctx, struct di_http_request *r, int status, const char *why, struct di_buf *body);

@@ -2,24 +2,24 @@
 
 bool di_places_fit(const struct di_places *p, const struct di_tenant *t, size_t n)
 {
-    size_t tenants = p->tenants + (t->answers == 0);
+    size_t own = t->places[p->kind], tenants = p->tenants + (own == 0);
     if (p->used + n <= p->limit || p->used == 0)
         return true;
-    return tenants > 1 && (t->answers == 0 || t->answers + n <= p->limit / tenants);
+    return tenants > 1 && (own == 0 || own + n <= p->limit / tenants);
 }
 
 static void add(struct di_places *p, struct di_tenant *t, size_t n)
 {
-    p->tenants += t->answers == 0 && n > 0;
+    p->tenants += t->places[p->kind] == 0 && n > 0;
     p->used += n;
-    t->answers += n;
+    t->places[p->kind] += n;
 }
 
 static void subtract(struct di_places *p, struct di_tenant *t, size_t n)
 {
     p->used -= n;
-    t->answers -= n;
-    p->tenants -= t->answers == 0 && n > 0;
+    t->places[p->kind] -= n;
+    p->tenants -= t->places[p->kind] == 0 && n > 0;
 }
 
 bool di_places_change(struct di_places *p, struct di_tenant *t, size_t old, size_t n)
@@ -28,6 +28,12 @@ bool di_places_change(struct di_places *p, struct di_tenant *t, size_t old, size
     bool fits = n <= old || di_places_fit(p, t, n);
     add(p, t, fits ? n : old);
     return fits;
+}
+
+void di_places_set(struct di_places *p, struct di_tenant *t, size_t old, size_t n)
+{
+    subtract(p, t, old);
+    add(p, t, n);
 }
 
 void di_turns_init(struct di_turns *t, size_t kind)

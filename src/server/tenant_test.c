@@ -33,14 +33,14 @@ static void many_tenants(void **state)
     (void)state;
     while (di_places_change(&p, &a, 0, 1))
         ;
-    assert_int_equal(a.answers, 60);
+    assert_int_equal(a.places[DI_PLACES_ANSWERS], 60);
     while (di_places_change(&p, &b, 0, 1))
         ;
-    assert_int_equal(b.answers, 30);
+    assert_int_equal(b.places[DI_PLACES_ANSWERS], 30);
     assert_true(di_places_change(&p, &c, 0, 16)); /* the first, whatever its answers */
     while (di_places_change(&p, &c, 0, 1))
         ;
-    assert_int_equal(c.answers, 20);
+    assert_int_equal(c.places[DI_PLACES_ANSWERS], 20);
     for (int i = 0; i < 41; i++) { /* he comes in again when he has less than his share, too */
         assert_false(di_places_fit(&p, &a, 1));
         assert_true(di_places_change(&p, &a, 1, 0));
@@ -48,6 +48,24 @@ static void many_tenants(void **state)
     assert_true(di_places_fit(&p, &a, 1));
     assert_int_equal(p.tenants, 3);
     assert_int_equal(p.used, 19 + 30 + 20);
+}
+
+/* Each kind is counted by itself, also what nobody asked for. */
+static void kinds(void **state)
+{
+    struct di_tenant a = {0}, b = {0};
+    struct di_places answers = {.limit = 10}, bytes = {.limit = 1000, .kind = DI_PLACES_HELD};
+    (void)state;
+    assert_true(di_places_change(&answers, &a, 0, 10));
+    assert_true(di_places_change(&bytes, &a, 0, 700));
+    di_places_set(&bytes, &a, 700, 1200);
+    assert_false(di_places_fit(&bytes, &a, 1));
+    assert_true(di_places_change(&bytes, &b, 0, 300));
+    assert_true(di_places_change(&bytes, &b, 300, 500));
+    assert_false(di_places_change(&bytes, &b, 0, 1));
+    di_places_set(&bytes, &a, 1200, 0);
+    di_places_set(&bytes, &b, 500, 0);
+    assert_true(bytes.used == 0 && bytes.tenants == 0 && a.places[DI_PLACES_HELD] == 0 && a.places[DI_PLACES_ANSWERS] == 10);
 }
 
 static void turns(void **state)
@@ -79,6 +97,7 @@ static void turns(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(one_tenant), cmocka_unit_test(many_tenants), cmocka_unit_test(turns)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(one_tenant), cmocka_unit_test(many_tenants), cmocka_unit_test(kinds),
+                                       cmocka_unit_test(turns)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
