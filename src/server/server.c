@@ -267,6 +267,8 @@ di_status di_server_create(const struct di_server_config *config, struct di_serv
     s->config = *config;
     s->log = (struct di_log){.level = DI_LOG_INFO, .fn = di_server_message, .ctx = s};
     s->signal_fd = s->stop_fd = -1;
+    s->received = (struct di_places){.limit = config->received, .kind = DI_PLACES_RECEIVED};
+    s->held = (struct di_places){.limit = config->held, .kind = DI_PLACES_HELD};
     pthread_mutex_init(&s->preparers.lock, NULL);
     pthread_cond_init(&s->preparers.work, NULL);
     s->began_ns = s->step_ns = s->rate_ns = di_clock_ns();
@@ -307,8 +309,6 @@ di_status di_server_attach(struct di_server *s, const struct di_serve_model *mod
     s->max_batch = info.max_batch;
     s->context = info.context;
     pthread_mutex_lock(&s->preparers.lock);
-    s->received = (struct di_places){.limit = s->config.received, .kind = DI_PLACES_RECEIVED};
-    s->held = (struct di_places){.limit = s->config.held, .kind = DI_PLACES_HELD};
     s->preparers.places.limit = (size_t)info.max_batch + (size_t)s->config.max_waiting;
     pthread_mutex_unlock(&s->preparers.lock);
     if (model->plan)
