@@ -7,7 +7,7 @@
 #include "cli/bench.h"
 #include "cli/bench_null.h"
 #include "cli/load.h"
-#include "engine/api_impl.h"
+#include "api/engine.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -7,7 +7,7 @@
 #include "cache/kv_store.h"
 #include "cli/bench.h"
 #include "cli/bench_profile.h"
-#include "engine/text_model.h"
+#include "api/text_model.h"
 #include "model/model.h"
 
 #include <stdio.h>

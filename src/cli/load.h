@@ -6,7 +6,7 @@
 #include "base/threads.h"
 #include "cli/commands.h"
 #include "engine/core.h"
-#include "engine/text_model.h"
+#include "api/text_model.h"
 
 struct di_load_options {
     const char *model, *backend, *isa, *numerics;

@@ -6,7 +6,7 @@
 
 #include <cmocka.h>
 
-#include "engine/null_fixture.h"
+#include "testing/null_fixture.h"
 
 #define CONTEXT 1024
 

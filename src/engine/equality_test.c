@@ -1,7 +1,7 @@
 /* Equality of bits: the same logits whatever the chunks, the threads, and the company of other requests (backend.h: a row depends on
  * itself). */
 #include "engine/core.h"
-#include "engine/golden.h"
+#include "testing/golden.h"
 #include "engine/score.h"
 
 #include <setjmp.h>

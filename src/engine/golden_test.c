@@ -1,6 +1,6 @@
 /* The model against the golden vectors (tests/data/vectors/README.md has the tolerances): every configuration, every mode, every field. */
 #include "checkpoint/formats.h"
-#include "engine/golden.h"
+#include "testing/golden.h"
 
 #include <math.h>
 #include <setjmp.h>

@@ -1,6 +1,6 @@
 /* Histograms, the accounts of a life at random, and the rows of prompts that share a beginning. */
 #include "base/clock.h"
-#include "engine/null_model.h"
+#include "testing/null_model.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

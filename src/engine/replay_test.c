@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "engine/tiny_fixture.h"
+#include "testing/tiny_fixture.h"
 
 #define MOST 330
 #define ANSWER 10

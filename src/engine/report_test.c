@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "engine/null_fixture.h"
+#include "testing/null_fixture.h"
 #include "cache/hit_plan.h"
 
 #define CONTEXT 1024

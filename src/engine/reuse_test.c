@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "engine/tiny_fixture.h"
+#include "testing/tiny_fixture.h"
 
 #define MOST 320
 #define ANSWER 12

@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-#include "engine/null_fixture.h"
+#include "testing/null_fixture.h"
 #include "base/clock.h"
 
 static int requests =

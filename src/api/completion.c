@@ -1,4 +1,4 @@
-#include "engine/completion.h"
+#include "api/completion.h"
 
 #include <math.h>
 #include <openssl/evp.h>

@@ -1,4 +1,4 @@
-#include "engine/null_model.h"
+#include "testing/null_model.h"
 
 /* Cached rows of 8 bytes hold the hash of the prefix that ends with their position; key rows of source 0 the token too. */
 #define KEY_BYTES 16

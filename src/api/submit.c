@@ -1,5 +1,5 @@
 /* Public API: a submission becomes a completion, and waits for the driver. */
-#include "engine/api_impl.h"
+#include "api/engine.h"
 
 #include "base/clock.h"
 #include "base/utf8.h"

@@ -2,10 +2,10 @@
  *
  * Who touches what. `lock` guards everything under "shared". The driver (the thread that is inside step, flush or close) alone touches the
  * core and the requests that the core knows. What is under "fixed" never changes after opening. */
-#ifndef DI_ENGINE_API_IMPL_H
-#define DI_ENGINE_API_IMPL_H
+#ifndef DI_API_ENGINE_H
+#define DI_API_ENGINE_H
 
-#include "engine/completion.h"
+#include "api/completion.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -96,7 +96,7 @@ struct di_engine {
     bool busy; /* what the latest step said */
 };
 
-/* api_request.c */
+/* request.c */
 void di_api_request_destroy(struct di_api_request *r); /* NULL is allowed */
 /* Let its records follow from what its completion says; `start`: with the STARTED record. */
 void di_api_request_listen(struct di_api_request *r, bool start);
@@ -104,18 +104,18 @@ void di_api_request_listen(struct di_api_request *r, bool start);
 void di_api_request_end(struct di_api_request *r, enum di_end end, const di_error *err);
 void di_record_destroy(struct di_record *r); /* NULL is allowed */
 
-/* api_submit.c */
+/* submit.c */
 void di_api_text_put(struct di_api_text *t); /* NULL is allowed */
 /* A request without a FINISHED record, or NULL. The caller holds the lock. */
 struct di_api_request *di_api_request_find(di_engine *e, di_request_id id);
 /* Hand a request over to the core (driver). */
 di_status di_api_request_start(struct di_api_request *r, di_error *err);
 
-/* api_drive.c */
+/* drive.c */
 /* Be the driver of an engine that is being closed: no thread of its own, no step, every request has ended. */
 void di_engine_wind_up(di_engine *e);
 
-/* api_stats.c */
+/* stats.c */
 /* What the core counts, in public form; the counts of the API itself stay. */
 void di_engine_stats_from(di_engine_stats *to, const struct di_core_stats *s);
 

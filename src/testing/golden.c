@@ -1,4 +1,4 @@
-#include "engine/golden.h"
+#include "testing/golden.h"
 
 #include "engine/score.h"
 

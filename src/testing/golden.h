@@ -1,7 +1,6 @@
-/* Test support: run a model over the ids of a golden-vector folder and keep what the forward pass shows. Used by the golden tests and by
- * the equality tests; not part of the library's doors. */
-#ifndef DI_ENGINE_GOLDEN_H
-#define DI_ENGINE_GOLDEN_H
+/* Run a model over the ids of a golden-vector folder and keep what the forward pass shows. */
+#ifndef DI_TESTING_GOLDEN_H
+#define DI_TESTING_GOLDEN_H
 
 #include "cache/kv_store.h"
 #include "model/model.h"

@@ -1,5 +1,5 @@
-/* Public API: what happens to a request becomes records. Submissions: api_submit.c. */
-#include "engine/api_impl.h"
+/* Public API: what happens to a request becomes records. Submissions: submit.c. */
+#include "api/engine.h"
 
 #include "base/clock.h"
 

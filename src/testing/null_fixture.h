@@ -1,9 +1,9 @@
 /* What tests on the null model share: an engine, requests, running them. Every failure is a failed assertion of cmocka, whose headers come
  * first. */
-#ifndef DI_ENGINE_NULL_FIXTURE_H
-#define DI_ENGINE_NULL_FIXTURE_H
+#ifndef DI_TESTING_NULL_FIXTURE_H
+#define DI_TESTING_NULL_FIXTURE_H
 
-#include "engine/null_model.h"
+#include "testing/null_model.h"
 
 #define MOST_STEPS 20000 /* no scenario takes so many */
 

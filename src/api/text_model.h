@@ -1,7 +1,7 @@
 /* The text side of a model directory: tokenizer, control ids, the engram token map, and the ids that are never sampled. Read-only after
  * loading. */
-#ifndef DI_ENGINE_TEXT_MODEL_H
-#define DI_ENGINE_TEXT_MODEL_H
+#ifndef DI_API_TEXT_MODEL_H
+#define DI_API_TEXT_MODEL_H
 
 #include "checkpoint/config.h"
 #include "text/prompt.h"

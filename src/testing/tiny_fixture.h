@@ -1,8 +1,8 @@
 /* Opens the small models of tests/data/vectors, which have no tokenizer. Every failure is a failed assertion of cmocka, whose headers come first. */
-#ifndef DI_ENGINE_TINY_FIXTURE_H
-#define DI_ENGINE_TINY_FIXTURE_H
+#ifndef DI_TESTING_TINY_FIXTURE_H
+#define DI_TESTING_TINY_FIXTURE_H
 
-#include "engine/golden.h"
+#include "testing/golden.h"
 #include "model/model.h"
 
 #include <stdio.h>

@@ -1,5 +1,5 @@
-/* Public API: statistics. The driver publishes them at the end of each step (api_drive.c); readers copy under the lock. */
-#include "engine/api_impl.h"
+/* Public API: statistics. The driver publishes them at the end of each step (drive.c); readers copy under the lock. */
+#include "api/engine.h"
 
 void di_engine_stats_from(di_engine_stats *to, const struct di_core_stats *s)
 {

@@ -1,9 +1,9 @@
 /* Text level of the engine: a request becomes ids and settings, and the sampled ids become a message (reasoning, content, tool calls). */
-#ifndef DI_ENGINE_COMPLETION_H
-#define DI_ENGINE_COMPLETION_H
+#ifndef DI_API_COMPLETION_H
+#define DI_API_COMPLETION_H
 
 #include "engine/core.h"
-#include "engine/text_model.h"
+#include "api/text_model.h"
 #include "base/entropy.h"
 #include "text/chat.h"
 #include "text/message.h"

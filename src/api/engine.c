@@ -1,5 +1,5 @@
-/* Public API: opening, closing, what is known about a model, text and ids. Requests: api_request.c. Driving: api_drive.c. */
-#include "engine/api_impl.h"
+/* Public API: opening, closing, what is known about a model, text and ids. Requests: request.c. Driving: api_drive.c. */
+#include "api/engine.h"
 
 #include "base/threads.h"
 

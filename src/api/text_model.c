@@ -1,4 +1,4 @@
-#include "engine/text_model.h"
+#include "api/text_model.h"
 
 #include "text/token_map.h"
 

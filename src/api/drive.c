@@ -1,5 +1,5 @@
 /* Public API: driving an engine, by the caller's thread or the engine's own; reading its output. */
-#include "engine/api_impl.h"
+#include "api/engine.h"
 
 #include "base/clock.h"
 #include "base/threads.h"
