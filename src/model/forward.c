@@ -166,12 +166,11 @@ static void hc_expand(struct ctx *x)
     x->ops->hc_expand(x->be, &(struct di_op_hc_expand){x->rows.m, x->c->hc_mult, x->c->hidden_size, x->b.x, x->b.post, x->b.comb, x->b.y});
 }
 
-static void engram(struct ctx *x, int l)
+static void engram(struct ctx *x, const struct di_layer *w)
 {
     const struct di_config *c = x->c;
-    const struct di_layer *w = &x->m->layers[l];
     int cols = (c->engram_max_ngram_size - 1) * c->engram_n_heads, width = cols * c->engram_head_dim;
-    const int64_t *idx = x->b.engram_rows + (size_t)c->layer_engram[l] * (size_t)x->rows.m * (size_t)cols;
+    const int64_t *idx = x->b.engram_rows + (size_t)w->engram_table * (size_t)x->rows.m * (size_t)cols;
     x->ops->engram_gather(
         x->be, &(struct di_op_engram_gather){x->rows.m, cols, c->engram_head_dim, idx, w->engram.table, w->engram.scale, x->b.e});
     linear(x, x->rows.m, &w->engram.wkv, linear_input(x, width, x->b.e, x->b.e), x->b.ekv);
@@ -253,12 +252,11 @@ static bool keep_tails(struct ctx *x)
 /* ---------------------------------------------------------------- the sites */
 
 /* Spec §5.6: the groups that this step closes, into the pages. Index keys come from the latent before its RoPE. */
-static void compressor(struct ctx *x, int l)
+static void compressor(struct ctx *x, const struct di_layer *w)
 {
     const struct di_config *c = x->c;
-    const struct di_layer *w = &x->m->layers[l];
     struct buffers *b = &x->b;
-    int src = c->layer_kv_source[l], ratio = c->compress_ratios[l], half = c->qk_rope_head_dim / 2;
+    int src = w->kv_source, ratio = w->ratio, half = c->qk_rope_head_dim / 2;
     int n = ratio == 2 ? x->n_closed2 : x->n_closed1;
     const int32_t *closed = ratio == 2 ? b->closed2 : b->closed1;
     const float *cos = ratio == 2 ? b->cos_pair : b->cos_one, *sin = ratio == 2 ? b->sin_pair : b->sin_one;
@@ -287,20 +285,19 @@ static void indexer(struct ctx *x, int l, const void *qr)
     const struct di_config *c = x->c;
     const struct di_layer *w = &x->m->layers[l];
     struct buffers *b = &x->b;
-    int hi = c->index_n_heads, di = c->index_head_dim, first = c->candidate_source_layer_id;
+    int hi = c->index_n_heads, di = c->index_head_dim;
     const struct di_trace *t = x->step->trace;
     linear(x, x->rows.m, &w->indexer.wq_b, qr, b->iq);
     x->ops->index_query(x->be, &(struct di_op_index_query){x->rows.m, hi, di, c->qk_rope_head_dim / 2, b->iq, b->cos_comp, b->sin_comp});
     linear(x, x->rows.m, &w->indexer.weights_proj, b->n, b->iw);
     float factor = (float)(1.0 / sqrt((double)di) / sqrt((double)hi));
     x->ops->scale(x->be, &(struct di_op_scale){(int64_t)x->rows.m * hi, factor, b->iw});
-    enum di_candidates mode = first < 0 || l < first ? DI_CAND_NONE : l == first ? DI_CAND_PRODUCE : DI_CAND_FILTER;
-    x->ops->index_select(x->be, &(struct di_op_index_select){x->rows.m, hi, di, c->index_topk, c->layer_kv_source[l], &x->rows,
-                                                             &x->step->kv, b->iq, b->iw, b->sel, b->sel_n, mode, c->candidate_topk_blocks,
-                                                             c->candidate_block_size, b->cand, b->cand_n, t ? t->scores : NULL,
-                                                             t ? t->scores_ld : 0});
+    x->ops->index_select(x->be,
+                         &(struct di_op_index_select){x->rows.m, hi, di, c->index_topk, w->kv_source, &x->rows, &x->step->kv, b->iq, b->iw,
+                                                      b->sel, b->sel_n, w->candidates, c->candidate_topk_blocks, c->candidate_block_size,
+                                                      b->cand, b->cand_n, t ? t->scores : NULL, t ? t->scores_ld : 0});
     trace(x, "selected", l, b->sel, (size_t)c->index_topk * 4, b->sel_n);
-    if (mode == DI_CAND_PRODUCE)
+    if (w->candidates == DI_CAND_PRODUCE)
         trace(x, "candidates", l, b->cand, (size_t)c->candidate_topk_blocks * 4, b->cand_n);
     if (t && t->scores)
         trace(x, "scores", l, t->scores, (size_t)t->scores_ld * 4, NULL);
@@ -312,8 +309,9 @@ static void attention(struct ctx *x, int l)
     const struct di_config *c = x->c;
     const struct di_layer *w = &x->m->layers[l];
     struct buffers *b = &x->b;
-    int m = x->rows.m, heads = c->num_attention_heads, d = c->head_dim, half = c->qk_rope_head_dim / 2, ratio = c->compress_ratios[l];
-    const float *cos = ratio ? b->cos_comp : b->cos_main, *sin = ratio ? b->sin_comp : b->sin_main;
+    int m = x->rows.m, heads = c->num_attention_heads, d = c->head_dim, half = c->qk_rope_head_dim / 2;
+    bool compress = w->rope == DI_ROPE_COMPRESS;
+    const float *cos = compress ? b->cos_comp : b->cos_main, *sin = compress ? b->sin_comp : b->sin_main;
     const void *nq = linear_input(x, c->hidden_size, b->n, b->nq);
     linear(x, m, &w->wq_a, nq, b->qr);
     linear(x, m, &w->wkv, nq, b->kv);
@@ -323,12 +321,12 @@ static void attention(struct ctx *x, int l)
     const void *qr = linear_input(x, c->q_lora_rank, b->qr, b->qr);
     linear(x, m, &w->wq_b, qr, b->q);
     x->ops->rope(x->be, &(struct di_op_rope){m, heads, d, half, false, b->q, cos, sin});
-    if (c->layer_is_index_source[l])
+    if (w->is_index_source)
         indexer(x, l, qr);
-    x->ops->attention(x->be, &(struct di_op_attention){m, heads, d, c->sliding_window, l, ratio ? c->layer_kv_source[l] : -1,
+    x->ops->attention(x->be, &(struct di_op_attention){m, heads, d, c->sliding_window, w->ring, w->kv_source,
                                                        (float)(1.0 / sqrt((double)d)), &x->rows, &x->step->kv, b->window, b->sel, b->sel_n,
                                                        c->index_topk, b->q, w->attn_sink, b->o});
-    x->ops->window_commit(x->be, &(struct di_op_window_commit){&x->rows, &x->step->kv, l, b->window});
+    x->ops->window_commit(x->be, &(struct di_op_window_commit){&x->rows, &x->step->kv, w->ring, b->window});
     x->ops->rope(x->be, &(struct di_op_rope){m, heads, d, half, true, b->o, cos, sin});
     if (x->be->params.numerics.q_wo_a)
         quant8(x, heads * d, b->o, b->o);
@@ -342,8 +340,8 @@ static void moe(struct ctx *x, int l)
     const struct di_config *c = x->c;
     const struct di_layer *w = &x->m->layers[l];
     struct buffers *b = &x->b;
-    int m = x->rows.m, k = c->num_experts_per_tok;
-    x->ops->router(x->be, &(struct di_op_router){m, c->hidden_size, c->n_routed_experts, k, (float)c->routed_scaling_factor, b->n, &w->gate,
+    int m = x->rows.m, k = w->k;
+    x->ops->router(x->be, &(struct di_op_router){m, c->hidden_size, w->n_experts, k, (float)c->routed_scaling_factor, b->n, &w->gate,
                                                  w->gate_bias, w->gate_bias_vl, b->image, b->experts, b->expert_weights});
     trace(x, "experts", l, b->experts, (size_t)k * 4, NULL);
     trace(x, "expert_weights", l, b->expert_weights, (size_t)k * 4, NULL);
@@ -376,12 +374,12 @@ static void layer(struct ctx *x, int l)
     struct buffers *b = &x->b;
     size_t streams = (size_t)(x->c->hc_mult * x->c->hidden_size) * x->ops->act_bytes;
     trace(x, "layer_in", l, b->x, streams, NULL);
-    if (x->c->layer_engram[l] >= 0)
-        engram(x, l);
+    if (w->engram_table >= 0)
+        engram(x, w);
     features(x, l);
     hc_norm(x, b->pre_ffn, w->attn_norm);
-    if (x->c->layer_is_kv_source[l])
-        compressor(x, l);
+    if (w->is_kv_source)
+        compressor(x, w);
     if (l == x->tail_layer && !keep_tails(x))
         return;
     hc_mix(x, w->hc_attn.fn, w->hc_attn.base, w->hc_attn.scale, b->pre_attn);

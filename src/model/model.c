@@ -274,8 +274,8 @@ static di_status load_weights(struct di_model *m, di_error *err)
     struct di_model_plan plan;
     m->layers = di_arena_alloc(&m->arena, (size_t)c->num_hidden_layers * sizeof *m->layers);
     CHECK(m->layers, err, DI_ERR_MEMORY, "", "out of memory for the layer table");
-    memset(m->layers, 0, (size_t)c->num_hidden_layers * sizeof *m->layers);
     for (int l = 0; l < c->num_hidden_layers; l++) {
+        di_layer_shape(c, l, &m->layers[l]);
         m->layers[l].experts = di_arena_alloc(&m->arena, (size_t)c->n_routed_experts * sizeof(struct di_expert));
         CHECK(m->layers[l].experts, err, DI_ERR_MEMORY, "", "out of memory for the expert table");
         TRY(load_vectors(m, l, err));

@@ -6,7 +6,20 @@
 #include "checkpoint/digest.h"
 #include "checkpoint/engram_hash.h"
 
+enum di_rope { DI_ROPE_MAIN, DI_ROPE_COMPRESS };
+
+/* One layer: in what it differs from others (di_layer_shape), then its weights (bind.c). */
 struct di_layer {
+    int ring;                      /* its window ring; stages of the draft count on behind the backbone */
+    int n_experts, k;              /* routed experts, and how many of them a row has */
+    int ratio;                     /* positions of a compressed row that it sees: 1 or 2; 0: its window is all it sees */
+    int kv_source;                 /* of these rows, -1 at ratio 0 */
+    bool is_kv_source;             /* it makes them, with index keys */
+    bool is_index_source;          /* it selects among them, for itself and the layers behind it */
+    enum di_candidates candidates; /* of an index source */
+    enum di_rope rope;             /* of its queries and windows */
+    int engram_table;              /* -1: none */
+
     const uint8_t *attn_norm, *ffn_norm, *q_norm, *kv_norm; /* bf16 vectors */
     struct di_weight wq_a, wq_b, wkv, wo_a, wo_b;
     const float *attn_sink;
@@ -119,6 +132,9 @@ struct di_step {
  * DI_ERR_INVALID for ids outside the vocabulary, too many rows, or logits of a dropped row, DI_ERR_UNSUPPORTED for a tail where there is no
  * decoder half: nothing was changed then. */
 di_status di_model_step(struct di_model *m, const struct di_step *step, di_error *err);
+
+/* What of a layer's shape the config says: all fields before the weights. Backbone, then the stages of the draft. */
+void di_layer_shape(const struct di_config *c, int l, struct di_layer *out);
 
 /* RoPE frequencies in the roundings of spec §5.4; half = qk_rope_head_dim / 2. */
 void di_rope_freq_main(const struct di_config *c, float *freq);
