@@ -11,7 +11,8 @@
 #include <stdatomic.h>
 
 struct di_record {
-    di_output out; /* first: the caller's pointer is ours */
+    di_output out;          /* first: the caller's pointer is ours */
+    struct di_record *self; /* what is behind that pointer, for the caller has it const */
     struct di_record *next;
     struct di_buf text;
     di_alternative alternatives[DI_MAX_TOP_LOGPROBS];

@@ -60,6 +60,7 @@ static void record_prepare(struct di_record *rec, const struct di_api_request *r
 {
     di_buf_clear(&rec->text);
     rec->next = NULL;
+    rec->self = rec;
     rec->out = (di_output){.request = r->id, .user = r->user, .kind = kind, .token = -1, .logprob = NAN, .text = "", .stop_index = -1};
 }
 
@@ -88,7 +89,7 @@ void di_output_free(di_engine *e, const di_output *output)
 {
     if (!e || !output)
         return;
-    struct di_record *rec = (struct di_record *)(void *)output; /* it is the first member */
+    struct di_record *rec = ((const struct di_record *)(const void *)output)->self;
     di_free(rec->error);
     rec->error = NULL;
     pthread_mutex_lock(&e->lock);

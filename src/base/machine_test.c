@@ -114,7 +114,7 @@ static void test_this_machine(void **state)
     assert_true(di_cpu_count() >= 1 && di_cpu_count() <= di_machine_quota(""));
     cpu_set_t all, one;
     assert_int_equal(sched_getaffinity(0, sizeof all, &all), 0);
-    for (int cpu = 0; cpu < CPU_SETSIZE; cpu++) {
+    for (size_t cpu = 0; cpu < CPU_SETSIZE; cpu++) {
         CPU_ZERO(&one);
         CPU_SET(cpu, &one);
         if (CPU_ISSET(cpu, &all)) {

@@ -18,7 +18,7 @@ static void cuts_between_characters(void **state)
         assert_int_equal(di_utf8_cut(DI_STR(TEXT), most), ends[most]);
     assert_int_equal(di_utf8_cut((struct di_str){0}, 5), 0);
     assert_int_equal(di_utf8_count(DI_STR(TEXT)), 5);
-    assert_int_equal(di_utf8_count((struct di_str){TEXT + 2, 3}), 1); /* the end of one, the beginning of another */
+    assert_int_equal(di_utf8_count((struct di_str){&TEXT[2], 3}), 1); /* the end of one, the beginning of another */
     assert_int_equal(di_utf8_count((struct di_str){0}), 0);
 }
 

@@ -80,7 +80,7 @@ struct run {
     struct di_lines *in;     /* or NULL: --prompt */
     bool answered;           /* --prompt is, by an earlier run */
     uint64_t written_tokens; /* of answers that are written */
-    uint64_t started, shown;
+    int64_t started, shown;
     struct di_str_set warned;
 };
 
@@ -255,8 +255,8 @@ static uint64_t live_tokens(const struct run *r)
 
 static void show_progress(struct run *r, bool last)
 {
-    uint64_t now = di_clock_ns();
-    if (r->o->load.quiet || !isatty(STDERR_FILENO) || (!last && now - r->shown < 200000000u))
+    int64_t now = di_clock_ns();
+    if (r->o->load.quiet || !isatty(STDERR_FILENO) || (!last && now - r->shown < 200000000))
         return;
     r->shown = now;
     double seconds = (double)(now - r->started) * 1e-9;

@@ -19,7 +19,7 @@ static const struct di_option table[] = {
 };
 
 struct sum {
-    const int32_t *ids; /* of the stretch */
+    int32_t *ids; /* [context], those of the stretch */
     int64_t n, counted;
     size_t vocab;
     double nll;
@@ -42,16 +42,13 @@ static di_status add_rows(void *ctx, int64_t pos, int rows, const float *logits,
     return DI_OK;
 }
 
-/* n ids behind a begin id, from position 0 of a fresh slot. `score` has the model's space and sink; its ids are the buffer that is filled.
- * */
+/* n ids behind a begin id, from position 0 of a fresh slot. `score` has the model's space and sink; its ids are those of `sum`. */
 static di_status score_stretch(struct di_loaded *l, struct di_kv_store *store, const int32_t *ids, int64_t n, struct di_score *score,
                                di_error *err)
 {
     struct sum *sum = score->ctx;
-    int32_t *space = (int32_t *)score->ids;
-    space[0] = l->text.controls.id[DI_CTL_BOS];
-    memcpy(space + 1, ids, (size_t)n * sizeof *ids);
-    sum->ids = space;
+    sum->ids[0] = l->text.controls.id[DI_CTL_BOS];
+    memcpy(sum->ids + 1, ids, (size_t)n * sizeof *ids);
     sum->n = score->n = score->decode_from = n + 1;
     di_status status = di_score_run(l->model, store, score, err);
     di_kv_release(store, 0);
@@ -66,7 +63,7 @@ static di_status run_perplexity(const struct options *o, struct di_buf *out, di_
     struct di_loaded l = {0};
     struct di_kv_store *store = NULL;
     float *logits = NULL;
-    int32_t *space = NULL;
+    struct sum sum = {0};
     struct di_load_options load = o->load;
     load.max_batch = 1;
     TRY(di_file_read(o->text, (size_t)1 << 30, &text, err));
@@ -75,12 +72,12 @@ static di_status run_perplexity(const struct options *o, struct di_buf *out, di_
     CHECK(ids.n > 0, err, DI_ERR_INVALID, o->text, "the text is empty; at least one token is needed");
     CHECK(l.context >= 2, err, DI_ERR_INVALID, "context", "at least 2 tokens of context are needed");
     int chunk = (int)(load.prefill_chunk < l.context ? load.prefill_chunk : l.context);
-    struct sum sum = {.vocab = (size_t)l.config.vocab_size};
+    sum.vocab = (size_t)l.config.vocab_size;
     logits = di_calloc((size_t)chunk * sum.vocab, sizeof *logits);
-    space = di_calloc((size_t)l.context, sizeof *space);
-    CHECK(logits && space, err, DI_ERR_MEMORY, "", "out of memory for %d rows of logits", chunk);
+    sum.ids = di_calloc((size_t)l.context, sizeof *sum.ids);
+    CHECK(logits && sum.ids, err, DI_ERR_MEMORY, "", "out of memory for %d rows of logits", chunk);
     TRY(di_kv_store_create(&l.model->be->layout, 1, di_kv_blocks_for(l.context), l.context, &store, err));
-    struct di_score score = {.ids = space, .chunk = chunk, .logits = logits, .rows = add_rows, .ctx = &sum};
+    struct di_score score = {.ids = sum.ids, .chunk = chunk, .logits = logits, .rows = add_rows, .ctx = &sum};
     for (size_t at = 0; at < ids.n; at += (size_t)l.context - 1) {
         int64_t n = (int64_t)(ids.n - at) < l.context - 1 ? (int64_t)(ids.n - at) : l.context - 1;
         TRY(score_stretch(&l, store, ids.v + at, n, &score, err));
@@ -98,7 +95,7 @@ out:
     di_ids_fini(&ids);
     di_buf_fini(&text);
     di_free(logits);
-    di_free(space);
+    di_free(sum.ids);
     return status;
 }
 

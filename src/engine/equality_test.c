@@ -135,7 +135,7 @@ static void check_replay(const struct di_golden *g, const char *isa, int hit)
     assert_int_equal(di_score_run(m, two, &score, &err), DI_OK);
     assert_true(di_kv_reserve(two, 1, g->n_ids));
     for (int p = 0; p < hit / 64; p++) /* whole blocks shared, the partial one copied */
-        ((int32_t *)two->pages_of[1])[p] = two->pages_of[0][p];
+        two->pages[two->pages_per_slot + p] = two->pages_of[0][p];
     if (hit % 64)
         memcpy(two->blocks + (size_t)two->pages_of[1][hit / 64] * two->layout.block_bytes,
                two->blocks + (size_t)two->pages_of[0][hit / 64] * two->layout.block_bytes, two->layout.block_bytes);

@@ -165,7 +165,7 @@ static struct di_str event_leaf(const struct di_json *event)
 /* The events of an SSE text, `event:` lines checked against the types; "[DONE]" is the last line of chat. */
 struct events {
     struct di_arena arena;
-    const struct di_json *v[4096];
+    struct di_json *v[4096];
     size_t n;
     bool done;
 };
@@ -240,19 +240,23 @@ static void push_case(const struct di_json *r, struct di_exchange *x, const char
     push(x, 0, &end, out);
 }
 
-static struct di_json *mutable_get(const struct di_json *v, const char *key)
+/* The member itself, to be changed. */
+static struct di_json *member(struct di_json *v, const char *key)
 {
-    return (struct di_json *)di_json_get(v, key);
+    struct di_json *m = v->child;
+    while (m && !di_str_eqc(m->key, key))
+        m = m->next;
+    return m;
 }
 
 /* Our event in the recorded form: its embedded response is cut down. */
 static void cut_response(struct di_json *event, struct di_arena *arena)
 {
-    struct di_json *response = mutable_get(event, "response");
+    struct di_json *response = member(event, "response");
     if (!response)
         return;
-    struct di_json *status = mutable_get(response, "status"), *why = mutable_get(response, "incomplete_details"),
-                   *output = mutable_get(response, "output");
+    struct di_json *status = member(response, "status"), *why = member(response, "incomplete_details"),
+                   *output = member(response, "output");
     char count[16];
     snprintf(count, sizeof count, "%zu", output->count);
     output->type = DI_JSON_NUMBER;
@@ -318,10 +322,10 @@ static int check_case(const struct di_json *r, const char *protocol, enum di_rou
     read_events(di_buf_str(&out), &events);
     assert_int_equal(events.done, chat);
     for (size_t i = 0; i < events.n; i++) {
-        struct di_json *v = (struct di_json *)events.v[i];
+        struct di_json *v = events.v[i];
         if (chat) {
-            struct di_json *choice = (struct di_json *)di_json_at(di_json_get(v, "choices"), 0);
-            struct di_json *delta = mutable_get(choice, "delta"), *finish = mutable_get(choice, "finish_reason");
+            struct di_json *choice = member(v, "choices")->child;
+            struct di_json *delta = member(choice, "delta"), *finish = member(choice, "finish_reason");
             finish->next = NULL;
             delta->next = finish->type == DI_JSON_NULL ? NULL : finish;
             choice->child = delta;

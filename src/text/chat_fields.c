@@ -109,8 +109,8 @@ out:
 
 /* ---- response format ---- */
 
-static const struct di_json json_object_type = {.type = DI_JSON_STRING, .key = {"type", 4}, .text = {"json_object", 11}};
-static const struct di_json json_object_shown = {.type = DI_JSON_OBJECT, .count = 1, .child = (struct di_json *)&json_object_type};
+static struct di_json json_object_type = {.type = DI_JSON_STRING, .key = {"type", 4}, .text = {"json_object", 11}};
+static const struct di_json json_object_shown = {.type = DI_JSON_OBJECT, .count = 1, .child = &json_object_type};
 
 static di_status set_schema(struct di_build *b, const struct di_json *schema, bool strict, const struct di_path *at)
 {

@@ -286,10 +286,9 @@ static di_status calls(struct render *r, const struct di_chat_message *m)
     di_status status = DI_OK;
     di_strmap_clear(&r->ranks);
     tag(r, "\n\n<", " calls>\n");
-    for (const struct di_chat_call *call = m->calls; call; call = call->next) {
+    for (struct di_chat_call *call = m->calls; call; call = call->next) {
         if (!di_strmap_get(&r->ranks, call->id))
-            CHECK(di_strmap_put(&r->ranks, call->id, (void *)call), r->b->err, DI_ERR_MEMORY, "",
-                  "out of memory while rendering tool calls");
+            CHECK(di_strmap_put(&r->ranks, call->id, call), r->b->err, DI_ERR_MEMORY, "", "out of memory while rendering tool calls");
         tag(r, "<", " invoke name=\"");
         di_prompt_text(r->p, call->name);
         text(r, "\">\n");

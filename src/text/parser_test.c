@@ -480,7 +480,9 @@ static void test_small_cases(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof smalls / sizeof *smalls; i++) {
         const struct small *c = &smalls[i];
-        struct completion all = {.pieces = (struct piece *)c->pieces};
+        struct piece pieces[6];
+        struct completion all = {.pieces = pieces};
+        memcpy(pieces, c->pieces, sizeof pieces);
         for (; all.n < 6 && c->pieces[all.n].text.p; all.n++)
             all.bytes += c->pieces[all.n].text.n;
         for (size_t cut = 0; cut <= all.bytes; cut++) {

@@ -504,7 +504,7 @@ out:
 di_status di_schema_strict(const struct di_json *schema, struct di_arena *arena, const struct di_path *at, struct di_json **out,
                            di_error *err)
 {
-    static const struct di_json object = {.type = DI_JSON_STRING, .key = {"type", 4}, .text = {"object", 6}};
-    static const struct di_json empty = {.type = DI_JSON_OBJECT, .count = 1, .child = (struct di_json *)&object};
+    static struct di_json object = {.type = DI_JSON_STRING, .key = {"type", 4}, .text = {"object", 6}};
+    static const struct di_json empty = {.type = DI_JSON_OBJECT, .count = 1, .child = &object};
     return strict_node(&(struct strict){arena, err}, schema ? schema : &empty, true, at, out);
 }
