@@ -159,12 +159,13 @@ struct di_op_hc_expand {
     const float *post, *comb;
     const void *o; /* act [m, d] */
 };
-/* y = B(mean_s x[s]) : a DSpark tap (spec Appendix A); y has row stride ld. */
+/* y[to[i]] = B(mean_s x[i, s]) : a DSpark tap (spec Appendix A); y has row stride ld. */
 struct di_op_hc_mean {
     int m, streams, d;
     const void *x;
     void *y;
     int ld;
+    const int32_t *to; /* [m], NULL: row i goes to row i */
 };
 /* y = Q8 values of x, blocks of 32 along k (class R); y may be x. */
 struct di_op_quant8 {

@@ -128,7 +128,7 @@ static di_status plan_with(const struct di_config *c, const struct di_model_para
     for (int l = 0; l < c->num_hidden_layers; l++)
         layers[l].experts = experts;
     *out = (struct di_model_plan){.scratch_bytes = be->scratch_bytes};
-    out->activation_bytes = di_forward_bytes(c, be->ops->act_bytes, params->max_rows);
+    out->activation_bytes = di_forward_bytes(be, params->max_rows);
     TRY(each_model_matrix(c, layers, &head, plan_matrix, &(struct planner){be, out}));
     /* Read in place: embedding rows, norms, hyper-connection matrices, and the engram tables, of which long runs touch every page. */
     uint64_t s = (uint64_t)c->hc_mult, d = (uint64_t)c->hidden_size;
@@ -332,7 +332,7 @@ di_status di_model_open(const char *dir, const struct di_model_params *params, s
     di_rope_freq_compress(m->c, m->rope_compress);
     TRY(load_engram_tables(m, params->token_map, err));
     TRY(load_weights(m, err));
-    m->activation_bytes = di_forward_bytes(m->c, m->be->ops->act_bytes, params->max_rows);
+    m->activation_bytes = di_forward_bytes(m->be, params->max_rows);
     m->activations = di_malloc_aligned(m->activation_bytes);
     CHECK(m->activations, err, DI_ERR_MEMORY, "", "out of memory for %zu bytes of activations", m->activation_bytes);
     TRY(di_checkpoint_check(&m->ck, err)); /* all of it was read while it was the same */

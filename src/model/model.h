@@ -71,7 +71,7 @@ struct di_model {
     float rope_main[DI_MAX_ROPE], rope_compress[DI_MAX_ROPE]; /* frequencies [qk_rope_head_dim / 2] */
     struct di_engram engram;
     int32_t *token_map;
-    void *activations; /* one region, carved by forward.c */
+    void *activations; /* one region, carved by backbone.c */
     struct di_arena arena;
 };
 
@@ -141,6 +141,6 @@ void di_rope_freq_main(const struct di_config *c, float *freq);
 void di_rope_freq_compress(const struct di_config *c, float *freq);
 
 /* Bytes of activations for max_rows rows. */
-size_t di_forward_bytes(const struct di_config *c, size_t act_bytes, int max_rows);
+size_t di_forward_bytes(const struct di_backend *be, int max_rows);
 
 #endif

@@ -131,7 +131,7 @@ void ref_hc_mean(struct di_backend *be, const struct di_op_hc_mean *d)
 {
     for (int i = 0; i < d->m; i++) {
         const float *x = (const float *)d->x + (size_t)i * (size_t)(d->streams * d->d);
-        float *y = (float *)d->y + (size_t)i * (size_t)d->ld;
+        float *y = (float *)d->y + (size_t)(d->to ? d->to[i] : i) * (size_t)d->ld;
         for (int c = 0; c < d->d; c++) {
             float sum = 0;
             for (int s = 0; s < d->streams; s++)

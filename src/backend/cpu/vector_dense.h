@@ -180,7 +180,7 @@ static void hc_mean_rows(struct di_cpu *cpu, const void *desc, int thread, di_ra
     const struct di_op_hc_mean *d = desc;
     for (int64_t i = rows.begin; i < rows.end; i++) {
         const float *x = (const float *)d->x + i * d->streams * d->d;
-        float *y = (float *)d->y + i * d->ld;
+        float *y = (float *)d->y + (d->to ? d->to[i] : i) * d->ld;
         for (int c = 0; c < d->d; c += 16) {
             vf sum = vf_zero();
             for (int s = 0; s < d->streams; s++)

@@ -270,7 +270,7 @@ static void test_streams(void **state)
                     same("hc_expand", ref, y, 4 * n * 8));
             FOR_ALL(float, y, NOTHING, 4 * n, be->ops->hc_norm(be, &(struct di_op_hc_norm){m, s, d, 1e-20f, x, post, w, y}),
                     near_bf16("hc_norm", ref, y, n, 1, 0));
-            FOR_ALL(float, y, NOTHING, 12 * n, be->ops->hc_mean(be, &(struct di_op_hc_mean){m, s, d, x, y + d, 3 * d}),
+            FOR_ALL(float, y, NOTHING, 12 * n, be->ops->hc_mean(be, &(struct di_op_hc_mean){m, s, d, x, y + d, 3 * d, NULL}),
                     same("hc_mean", ref, y, 12 * n));
             di_free_aligned(x);
             di_free_aligned(o);

@@ -1,0 +1,205 @@
+/* The backbone (spec/model.md §5.1): embedding, the layers with the DSpark taps between them, and the head. Activations lie in one region
+ * that is laid out once for max_rows. */
+#include "model/pass.h"
+
+/* ---------------------------------------------------------------- buffers */
+
+/* Lay out the buffers behind `base` (NULL: only count). One line an array: name, values a row, bytes a value. */
+static size_t lay_out(const struct di_backend *be, int max_rows, uint8_t *base, struct di_pass_buffers *b, void **row_block)
+{
+    const struct di_config *c = be->params.config;
+    size_t m = (size_t)max_rows, act = be->ops->act_bytes, d = (size_t)c->hidden_size, s = (size_t)c->hc_mult, hd = (size_t)c->head_dim;
+    size_t half = (size_t)c->qk_rope_head_dim / 2, ngrams = c->n_engram ? (size_t)c->engram_max_ngram_size - 1 : 0;
+    const struct {
+        void *field; /* address of a pointer */
+        size_t values, bytes;
+    } arrays[] = {
+        {&b->x, s * d, act},
+        {&b->n, d, act},
+        {&b->nq, d, act},
+        {&b->y, d, act},
+        {&b->pre_attn, s, 4},
+        {&b->pre_ffn, s, 4},
+        {&b->post, s, 4},
+        {&b->comb, s * s, 4},
+        {&b->qr, (size_t)c->q_lora_rank, act},
+        {&b->q, (size_t)c->num_attention_heads * hd, act},
+        {&b->o, (size_t)c->num_attention_heads * hd, act},
+        {&b->a, (size_t)(c->o_groups * c->o_lora_rank), act},
+        {&b->kv, hd, act},
+        {&b->window, be->layout.window_row_bytes, 1},
+        {&b->comp_kv, hd, 4},
+        {&b->comp_gate, hd, 4},
+        {&b->latent, hd, act},
+        {&b->key, (size_t)c->index_head_dim, act},
+        {&b->iq, (size_t)(c->index_n_heads * c->index_head_dim), act},
+        {&b->iw, (size_t)c->index_n_heads, act},
+        {&b->sel, (size_t)c->index_topk, 4},
+        {&b->sel_n, 1, 4},
+        {&b->cand, (size_t)c->candidate_topk_blocks, 4},
+        {&b->cand_n, 1, 4},
+        {&b->experts, (size_t)c->num_experts_per_tok, 4},
+        {&b->expert_weights, (size_t)c->num_experts_per_tok, 4},
+        {&b->e, ngrams * (size_t)c->engram_n_heads * (size_t)c->engram_head_dim, act},
+        {&b->ekv, (s + 1) * d, act},
+        {&b->cos_main, half, 4},
+        {&b->sin_main, half, 4},
+        {&b->cos_comp, half, 4},
+        {&b->sin_comp, half, 4},
+        {&b->group[0].cos, half, 4},
+        {&b->group[0].sin, half, 4},
+        {&b->group[1].cos, half, 4},
+        {&b->group[1].sin, half, 4},
+    };
+    *row_block = base;
+    size_t at = di_step_rows_bytes(c, max_rows);
+    for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) {
+        void *p = base ? base + at : NULL;
+        memcpy(arrays[i].field, &p, sizeof p);
+        at += (m * arrays[i].values * arrays[i].bytes + 63) & ~(size_t)63;
+    }
+    return at;
+}
+
+size_t di_forward_bytes(const struct di_backend *be, int max_rows)
+{
+    struct di_pass_buffers ignored;
+    void *block;
+    return lay_out(be, max_rows, NULL, &ignored, &block);
+}
+
+void di_pass_trace(struct di_pass *x, const char *name, int layer, void *data, size_t row_bytes, const int32_t *counts)
+{
+    const struct di_trace *t = x->step->trace;
+    if (t)
+        t->at(t->ctx, &(struct di_trace_point){
+                          .name = name, .layer = layer, .rows = x->set->rows.m, .row_bytes = row_bytes, .data = data, .counts = counts});
+}
+
+/* ---------------------------------------------------------------- angles */
+
+static void rope_angles(struct di_pass *x, int m, const int32_t *pos, const float *freq, float *cos, float *sin)
+{
+    x->ops->rope_angles(
+        x->be, &(struct di_op_rope_angles){.m = m, .half = x->c->qk_rope_head_dim / 2, .pos = pos, .freq = freq, .cos = cos, .sin = sin});
+}
+
+static void row_angles(struct di_pass *x)
+{
+    const struct di_pass_buffers *b = &x->b;
+    const struct di_rows *rows = &x->set->rows;
+    rope_angles(x, rows->m, rows->pos, x->m->rope_main, b->cos_main, b->sin_main);
+    rope_angles(x, rows->m, rows->pos, x->m->rope_compress, b->cos_comp, b->sin_comp);
+}
+
+static void group_angles(struct di_pass *x)
+{
+    for (int i = 0; i < 2; i++)
+        rope_angles(x, x->rows.closed[i].n, x->rows.closed[i].pos, x->m->rope_compress, x->b.group[i].cos, x->b.group[i].sin);
+}
+
+/* ---------------------------------------------------------------- bounded replay */
+
+/* The kept rows of *values, which trades places with *spare. */
+static void gather_kept(struct di_pass *x, int width, void **values, void **spare)
+{
+    x->ops->gather(x->be, &(struct di_op_gather){.n = x->set->rows.m, .width = width, .rows = x->set->kept, .x = *values, .y = *spare});
+    void *kept = *spare;
+    *spare = *values;
+    *values = kept;
+}
+
+/* Spec §8.2: the rows before the tails of the prompts are left behind. What crosses: the streams and the normalised input; this site's
+ * mixing is computed behind it. */
+static void keep_tails(struct di_pass *x)
+{
+    x->set = &x->rows.tails;
+    if (!x->set->kept || x->set->rows.m == 0)
+        return;
+    gather_kept(x, x->c->hc_mult * x->c->hidden_size, &x->b.x, &x->b.ekv);
+    gather_kept(x, x->c->hidden_size, &x->b.n, &x->b.y);
+    row_angles(x);
+}
+
+/* ---------------------------------------------------------------- layers */
+
+/* The DSpark taps (spec Appendix A) keep the row numbers of the step. */
+static void features(struct di_pass *x, int l)
+{
+    const struct di_config *c = x->c;
+    int width = c->n_dspark_targets * c->hidden_size;
+    for (int t = 0; x->step->features && t < c->n_dspark_targets; t++)
+        if (c->dspark_target_layer_ids[t] == l)
+            x->ops->hc_mean(x->be, &(struct di_op_hc_mean){
+                                       .m = x->set->rows.m,
+                                       .streams = c->hc_mult,
+                                       .d = c->hidden_size,
+                                       .x = x->b.x,
+                                       .y = (char *)x->step->features + (size_t)(t * c->hidden_size) * x->ops->act_bytes,
+                                       .ld = width,
+                                       .to = x->set->kept,
+                                   });
+}
+
+/* Lagged hyper-connections: a site collapses with the `pre` of the site before it and hands its own to the next (spec §5.1). */
+static void layer(struct di_pass *x, int l)
+{
+    const struct di_layer *w = &x->m->layers[l];
+    const struct di_pass_buffers *b = &x->b;
+    size_t streams = (size_t)(x->c->hc_mult * x->c->hidden_size) * x->ops->act_bytes;
+    di_pass_trace(x, "layer_in", l, b->x, streams, NULL);
+    if (w->engram_table >= 0)
+        di_site_engram(x, w);
+    features(x, l);
+    di_site_hc_norm(x, b->pre_ffn, w->attn_norm);
+    if (w->is_kv_source)
+        di_site_compressor(x, w);
+    if (l == x->rows.tail_layer)
+        keep_tails(x);
+    if (x->set->rows.m == 0)
+        return;
+    di_site_hc_mix(x, w->hc_attn.fn, w->hc_attn.base, w->hc_attn.scale, b->pre_attn);
+    di_site_attention(x, w);
+    di_site_hc_expand(x);
+    di_pass_trace(x, "streams_attn", l, b->x, streams, NULL);
+    di_site_hc_mix(x, w->hc_ffn.fn, w->hc_ffn.base, w->hc_ffn.scale, b->pre_ffn);
+    di_site_hc_norm(x, b->pre_attn, w->ffn_norm);
+    di_site_moe(x, w);
+    di_site_hc_expand(x);
+    di_pass_trace(x, "streams", l, b->x, streams, NULL);
+    di_pass_trace(x, "pre", l, b->pre_ffn, (size_t)x->c->hc_mult * sizeof(float), NULL);
+}
+
+static void head(struct di_pass *x)
+{
+    int n = x->step->n_logits;
+    if (n == 0)
+        return;
+    di_site_hc_norm(x, x->b.pre_ffn, x->m->norm);
+    x->ops->gather(x->be, &(struct di_op_gather){.n = n, .width = x->c->hidden_size, .rows = x->set->logit_rows, .x = x->b.n, .y = x->b.y});
+    x->ops->linear(x->be, &(struct di_op_linear){.m = n, .w = &x->m->head, .x = x->b.y, .y = x->step->logits, .out_f32 = true});
+}
+
+di_status di_model_step(struct di_model *m, const struct di_step *step, di_error *err)
+{
+    struct di_pass x = {.m = m, .c = m->c, .be = m->be, .ops = m->be->ops, .step = step, .eps = (float)m->c->rms_norm_eps};
+    void *row_block;
+    lay_out(m->be, m->params.max_rows, m->activations, &x.b, &row_block);
+    di_status status = di_step_rows_fill(m, step, row_block, &x.rows, err);
+    x.set = &x.rows.all;
+    if (status != DI_OK || x.set->rows.m == 0)
+        return status;
+    row_angles(&x);
+    group_angles(&x);
+    x.ops->embed(x.be, &(struct di_op_embed){.m = x.set->rows.m,
+                                             .streams = m->c->hc_mult,
+                                             .d = m->c->hidden_size,
+                                             .ids = x.rows.ids,
+                                             .table = m->embed,
+                                             .x = x.b.x,
+                                             .pre = x.b.pre_ffn});
+    for (int l = 0; l < m->c->num_hidden_layers && x.set->rows.m > 0; l++)
+        layer(&x, l);
+    head(&x);
+    return di_checkpoint_check(&m->ck, err); /* rows of tables that are read in place: those that were loaded? */
+}

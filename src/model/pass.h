@@ -1,0 +1,83 @@
+/* One pass through the network, private to rows.c (the integers of a step), sites.c (the sub-layers) and backbone.c (the layers, taps and
+ * head that they make up). Each file reads like the specification and uses nothing but the op table. */
+#ifndef DI_MODEL_PASS_H
+#define DI_MODEL_PASS_H
+
+#include "model/model.h"
+
+/* ---------------------------------------------------------------- integers of a step: rows.c */
+
+/* Rows that go through layers together: all of a step, or what bounded replay leaves of them. */
+struct di_row_set {
+    struct di_rows rows;
+    const int32_t *kept;       /* [m] the step's row that a row was, NULL = itself */
+    const int32_t *logit_rows; /* [n_logits] of these rows */
+    const uint8_t *image;      /* [m] */
+};
+
+/* The groups of one ratio that a step closes and writes. */
+struct di_closed_groups {
+    int n;
+    const int32_t *rows, *pos; /* [n] the row that closes it, and the position of its first token */
+};
+
+/* Everything that is known of a step before it runs. The arrays lie in one block. */
+struct di_step_rows {
+    struct di_row_set all, tails;      /* tails: with a tail_layer */
+    int tail_layer;                    /* where bounded replay leaves the rows before the tails behind; -1: none does in this step */
+    struct di_closed_groups closed[2]; /* by ratio - 1 */
+    const int32_t *ids;                /* [m] */
+    const int64_t *engram_rows;        /* [n_engram][m][columns] */
+};
+
+/* Bytes of the block for a step of m rows. */
+size_t di_step_rows_bytes(const struct di_config *c, int m);
+/* Check a step and write its integers into a block for the model's max_rows. Errors as of di_model_step. */
+di_status di_step_rows_fill(const struct di_model *m, const struct di_step *step, void *block, struct di_step_rows *out, di_error *err);
+
+/* ---------------------------------------------------------------- the pass */
+
+struct di_pass_buffers {
+    void *x, *n, *nq, *y; /* streams; normalised input; its Q8 values; output of a sub-layer */
+    float *pre_attn, *pre_ffn, *post, *comb;
+    void *qr, *q, *o, *a, *kv;
+    uint8_t *window; /* packed window rows of the step, rows of layout.window_row_bytes */
+    float *comp_kv, *comp_gate;
+    void *latent, *key, *iq, *iw;
+    int32_t *sel, *sel_n, *cand, *cand_n, *experts;
+    float *expert_weights;
+    void *e, *ekv;                                    /* ekv also takes the streams of the kept rows */
+    float *cos_main, *sin_main, *cos_comp, *sin_comp; /* of rows */
+    struct {
+        float *cos, *sin;
+    } group[2]; /* of closed groups, by ratio - 1 */
+};
+
+struct di_pass {
+    struct di_model *m;
+    const struct di_config *c;
+    struct di_backend *be;
+    const struct di_ops *ops;
+    const struct di_step *step;
+    struct di_pass_buffers b;
+    struct di_step_rows rows;
+    const struct di_row_set *set; /* the rows that are computed now */
+    float eps;
+};
+
+/* Let a trace look at [set rows, row_bytes]; counts: entries used of each row of a list, or NULL. */
+void di_pass_trace(struct di_pass *x, const char *name, int layer, void *data, size_t row_bytes, const int32_t *counts);
+
+/* ---------------------------------------------------------------- sites: sites.c */
+
+/* Hyper-connections (spec §5.2): the three mixing results of a site; n = norm of the streams collapsed with `pre`; streams += y. */
+void di_site_hc_mix(struct di_pass *x, const float *fn, const float *base, const float *scale, float *pre);
+void di_site_hc_norm(struct di_pass *x, const float *pre, const uint8_t *w);
+void di_site_hc_expand(struct di_pass *x);
+void di_site_engram(struct di_pass *x, const struct di_layer *w);     /* spec §5.9, streams -> streams */
+void di_site_compressor(struct di_pass *x, const struct di_layer *w); /* spec §5.6, n -> the pages: the groups that this step closes */
+void di_site_attention(struct di_pass *x,
+                       const struct di_layer *w); /* spec §5.3, n -> y; its indexer (§5.7) leaves the lists for the layers behind it */
+void di_site_moe(struct di_pass *x, const struct di_layer *w); /* spec §5.8, n -> y */
+
+#endif
