@@ -4,43 +4,38 @@
 
 void di_kv_store_bytes(const struct di_kv_layout *l, int slots, int n_blocks, int64_t max_context, uint64_t *g_bytes, uint64_t *s_bytes)
 {
-    uint64_t per_slot = l->ring_bytes + l->tail_bytes + (uint64_t)di_kv_blocks_for(max_context) * sizeof(int32_t);
+    uint64_t pages = (uint64_t)di_kv_blocks_for(max_context) * sizeof(int32_t);
     *g_bytes = (uint64_t)n_blocks * l->block_bytes;
-    *s_bytes = (uint64_t)slots * per_slot;
+    *s_bytes = (uint64_t)slots * (di_kv_state_bytes(l) + 2 * pages); /* here and on the device */
 }
 
 static bool allocate(struct di_kv_store *s)
 {
-    size_t slots = (size_t)s->slots;
-    s->blocks = di_malloc_aligned((size_t)s->n_blocks * s->layout.block_bytes);
-    s->rings = di_malloc_aligned(slots * s->layout.ring_bytes);
-    s->tails = di_malloc_aligned(slots * s->layout.tail_bytes);
-    s->pages = di_calloc(slots * (size_t)s->pages_per_slot, sizeof *s->pages);
+    size_t slots = (size_t)s->slots, pages = slots * (size_t)s->pages_per_slot * sizeof(int32_t);
+    s->blocks = di_device_alloc(s->be, (size_t)s->n_blocks * s->layout.block_bytes);
+    s->states = di_device_alloc(s->be, slots * di_kv_state_bytes(&s->layout));
+    s->page_table = di_device_alloc(s->be, pages);
+    s->pages = di_staging_alloc(s->be, pages);
     s->lease = di_calloc(slots, sizeof *s->lease);
-    s->ring_of = di_calloc(slots, sizeof *s->ring_of);
-    s->tail_of = di_calloc(slots, sizeof *s->tail_of);
-    s->pages_of = di_calloc(slots, sizeof *s->pages_of);
-    return s->blocks && s->rings && s->tails && s->pages && s->lease && s->ring_of && s->tail_of && s->pages_of;
+    if (s->pages)
+        memset(s->pages, 0, pages);
+    return s->blocks && s->states && s->page_table && s->pages && s->lease;
 }
 
-di_status di_kv_store_create(const struct di_kv_layout *l, int slots, int n_blocks, int64_t max_context, struct di_kv_store **out,
-                             di_error *err)
+di_status di_kv_store_create(struct di_backend *be, const struct di_kv_layout *l, int slots, int n_blocks, int64_t max_context,
+                             struct di_kv_store **out, di_error *err)
 {
     di_status status = DI_OK;
     *out = NULL;
     struct di_kv_store *s = di_calloc(1, sizeof *s);
     CHECK(s, err, DI_ERR_MEMORY, "", "out of memory for the cache");
-    *s = (struct di_kv_store){.layout = *l, .slots = slots, .n_blocks = n_blocks, .pages_per_slot = di_kv_blocks_for(max_context)};
+    *s =
+        (struct di_kv_store){.be = be, .layout = *l, .slots = slots, .n_blocks = n_blocks, .pages_per_slot = di_kv_blocks_for(max_context)};
     CHECK(allocate(s), err, DI_ERR_MEMORY, "", "out of memory for a cache of %d blocks of %zu bytes and %d slots of %zu bytes", n_blocks,
           l->block_bytes, slots, l->ring_bytes + l->tail_bytes);
     TRY(di_block_pool_init(&s->pool, n_blocks, err));
-    for (int i = 0; i < slots; i++) {
-        s->ring_of[i] = s->rings + (size_t)i * l->ring_bytes;
-        s->tail_of[i] = s->tails + (size_t)i * l->tail_bytes / sizeof(float);
-        int32_t *pages = s->pages + (size_t)i * (size_t)s->pages_per_slot;
-        s->pages_of[i] = pages;
-        di_lease_init(&s->lease[i], pages, s->pages_per_slot);
-    }
+    for (int i = 0; i < slots; i++)
+        di_lease_init(&s->lease[i], s->pages + (size_t)i * (size_t)s->pages_per_slot, s->pages_per_slot);
     *out = s;
     s = NULL;
 out:
@@ -52,15 +47,12 @@ void di_kv_store_destroy(struct di_kv_store *s)
 {
     if (!s)
         return;
-    di_free_aligned(s->blocks);
-    di_free_aligned(s->rings);
-    di_free_aligned(s->tails);
-    di_free(s->pages);
+    di_device_free(s->be, s->blocks);
+    di_device_free(s->be, s->states);
+    di_device_free(s->be, s->page_table);
+    di_staging_free(s->be, s->pages);
     di_block_pool_fini(&s->pool);
     di_free(s->lease);
-    di_free(s->ring_of);
-    di_free(s->tail_of);
-    di_free(s->pages_of);
     di_free(s);
 }
 
@@ -77,16 +69,30 @@ void di_kv_release(struct di_kv_store *s, int slot)
 void di_kv_copy_block(struct di_kv_store *s, int32_t from, int32_t to, int tokens)
 {
     const struct di_kv_layout *l = &s->layout;
-    const uint8_t *src = s->blocks + (size_t)from * l->block_bytes;
-    uint8_t *dst = s->blocks + (size_t)to * l->block_bytes;
+    const uint8_t DI_DEVICE *src = s->blocks + (size_t)from * l->block_bytes;
+    uint8_t DI_DEVICE *dst = s->blocks + (size_t)to * l->block_bytes;
+    struct di_copy_span spans[2 * DI_MAX_SOURCES];
+    int n = 0;
     for (int i = 0; i < l->n_sources; i++) {
         size_t rows = (size_t)(tokens / l->ratio[i]);
-        memcpy(dst + l->key_offset[i], src + l->key_offset[i], rows * l->key_row_bytes);
-        memcpy(dst + l->comp_offset[i], src + l->comp_offset[i], rows * l->comp_row_bytes);
+        spans[n++] = (struct di_copy_span){dst + l->key_offset[i], src + l->key_offset[i], rows * l->key_row_bytes};
+        spans[n++] = (struct di_copy_span){dst + l->comp_offset[i], src + l->comp_offset[i], rows * l->comp_row_bytes};
     }
+    s->be->ops->copy(s->be, &(struct di_op_copy){n, spans});
+}
+
+void di_kv_send_pages(struct di_kv_store *s)
+{
+    struct di_copy_span all = {s->page_table, s->pages, (size_t)s->slots * (size_t)s->pages_per_slot * sizeof *s->pages};
+    s->be->ops->copy(s->be, &(struct di_op_copy){1, &all});
 }
 
 struct di_kv di_kv_view(const struct di_kv_store *s)
 {
-    return (struct di_kv){&s->layout, s->blocks, s->ring_of, s->tail_of, s->pages_of};
+    return (struct di_kv){.layout = &s->layout,
+                          .blocks = s->blocks,
+                          .state = s->states,
+                          .state_stride = di_kv_state_bytes(&s->layout),
+                          .pages = s->page_table,
+                          .pages_per_slot = s->pages_per_slot};
 }

@@ -1,6 +1,6 @@
-/* Memory of the cached state: a pool of G blocks (64 tokens each) and, for each slot, its rings, tails and page table (design: two kinds
- * of cached state). All of it is allocated at creation; reserving and releasing blocks moves numbers only. Who owns which block is
- * block_pool.h's; what a block holds and whether others may share it is prefix.h's, if an index is created over `pool`. Not thread-safe:
+/* Memory of the cached state: a pool of G blocks (64 tokens each) and, for each slot, its state (rings and tails) and page table (design:
+ * two kinds of cached state). All of it is allocated at creation, blocks, states and the page table that ops read on the device; reserving
+ * and releasing blocks moves numbers only, in the page tables of the leases. Who owns which block is block_pool.h's; what a block holds and whether others may share it is prefix.h's, if an index is created over `pool`. Not thread-safe:
  * the engine's thread owns it. */
 #ifndef DI_CACHE_KV_STORE_H
 #define DI_CACHE_KV_STORE_H
@@ -8,22 +8,20 @@
 #include "cache/block_pool.h"
 
 struct di_kv_store {
+    struct di_backend *be; /* borrowed */
     struct di_kv_layout layout;
     int slots, n_blocks, pages_per_slot;
-    uint8_t *blocks, *rings;
-    float *tails;
-    int32_t *pages; /* [slots][pages_per_slot] */
+    uint8_t DI_DEVICE *blocks, *states;
+    int32_t DI_DEVICE *page_table; /* [slots][pages_per_slot], what was sent */
+    int32_t *pages;                /* the same as the leases have it, staging */
+    struct di_lease *lease;        /* [slots]; pages of lease i = row i of `pages` */
     struct di_block_pool pool;
-    struct di_lease *lease; /* [slots]; pages of lease i = row i of the page table */
-    uint8_t **ring_of;
-    float **tail_of;
-    const int32_t **pages_of;
 };
 
 /* Bytes of G and of S that create will allocate. */
 void di_kv_store_bytes(const struct di_kv_layout *l, int slots, int n_blocks, int64_t max_context, uint64_t *g_bytes, uint64_t *s_bytes);
-di_status di_kv_store_create(const struct di_kv_layout *l, int slots, int n_blocks, int64_t max_context, struct di_kv_store **out,
-                             di_error *err);
+di_status di_kv_store_create(struct di_backend *be, const struct di_kv_layout *l, int slots, int n_blocks, int64_t max_context,
+                             struct di_kv_store **out, di_error *err);
 void di_kv_store_destroy(struct di_kv_store *s);
 /* Blocks that `tokens` positions need. */
 static inline int di_kv_blocks_for(int64_t tokens)
@@ -39,9 +37,12 @@ static inline int di_kv_available(const struct di_kv_store *s)
 bool di_kv_reserve(struct di_kv_store *s, int slot, int64_t tokens);
 /* Give back all blocks of a slot. Rings need no cleaning: a row is read only at positions that were written. */
 void di_kv_release(struct di_kv_store *s, int slot);
-/* Copy the G rows of the first `tokens` positions (1..64) of block `from` to block `to`: every group that they complete. */
+/* Copy, in launch order, the G rows of the first `tokens` positions (1..64) of block `from` to block `to`: every group that they complete. */
 void di_kv_copy_block(struct di_kv_store *s, int32_t from, int32_t to, int tokens);
-/* The view that ops use. Valid as long as the store. */
+/* The page tables of all slots go up, in launch order: for steps without a pipeline, whose launches bring their own. The leases must stay
+ * as they are until a fence behind it. */
+void di_kv_send_pages(struct di_kv_store *s);
+/* The view that ops use. Valid as long as the store; its page table holds what was sent. */
 struct di_kv di_kv_view(const struct di_kv_store *s);
 
 #endif

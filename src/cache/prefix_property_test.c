@@ -2,6 +2,7 @@
 /* The whole cache against a trivially correct model. Requests with random texts live in a real store; the "network" writes, at every
  * position, a hash of everything up to it into G, rings and tails, and before each chunk everything that the chunk's rows may read is
  * compared with what a cold run would have written. Matches are compared with a search through plain lists of what the index holds. */
+#define DI_ON_DEVICE /* the test is its own network */
 #include "cache/hit_plan.h"
 #include "cache/kv_store.h"
 #include "cache/prefix.h"
@@ -180,6 +181,7 @@ static void is_value(const struct request *r, const void *row, int64_t pos)
 static void check_visible(struct world *w, int slot, int64_t pos)
 {
     const struct request *r = &w->r[slot];
+    di_kv_send_pages(w->store);
     int64_t g = pos > r->write_from ? pos : r->write_from; /* a hit gives more G than was computed so far */
     for (int src = 0; src < 2; src++)
         for (int32_t j = 0; j < g / layout.ratio[src]; j++) {
@@ -196,7 +198,7 @@ static void check_visible(struct world *w, int slot, int64_t pos)
 /* Nobody writes to a page that others read as theirs, or to rows that the index counts. */
 static void own_page(const struct world *w, int slot, int page)
 {
-    int32_t b = w->kv.pages[slot][page];
+    int32_t b = w->store->lease[slot].pages[page];
     for (int i = 0; i < SLOTS; i++)
         for (int k = 0; i != slot && k < w->store->lease[i].n; k++)
             assert_int_not_equal(w->store->lease[i].pages[k], b);
@@ -206,6 +208,7 @@ static void own_page(const struct world *w, int slot, int page)
 static void compute_row(struct world *w, int slot, int64_t pos, const bool *wrong)
 {
     struct request *r = &w->r[slot];
+    di_kv_send_pages(w->store);
     uint64_t v = pos < r->text.n ? r->hash[pos] : mix((uint64_t)pos + 5); /* behind the end: a step that nobody wanted */
     if (r->tainted)
         v ^= TAINT;
@@ -445,8 +448,8 @@ static void admit(struct world *w, int slot)
         assert_true(w->held[m.source].cached && common(&w->held[m.source].text, &r->text, r->prompt - 1) == most);
     struct di_hit_plan plan = di_hit_plan(&(struct di_hit){r->prompt, m.tokens, m.resume, WINDOW, LAYERS, r->bounded_ok ? r->prompt : 0});
     assert_true(plan.start < r->prompt && plan.start >= m.resume);
-    memset(w->store->ring_of[slot], 0xee, layout.ring_bytes); /* what another request left */
-    memset(w->store->tail_of[slot], 0xee, layout.tail_bytes);
+    size_t state_bytes = di_kv_state_bytes(&layout);
+    memset(w->store->states + (size_t)slot * state_bytes, 0xee, state_bytes); /* what another request left */
     int32_t anchor = m.state >= 0 ? w->states->state[m.state].block : -1, path[CONTEXT / 64 + 1];
     if (plan.how == DI_RESUME_STATE)
         di_prefix_restore(w->p, &m, &w->kv, slot);
@@ -530,8 +533,8 @@ static void fork_request(struct world *w, int from, int to)
     }
     if (n % 64)
         di_kv_copy_block(w->store, w->store->lease[from].pages[n / 64], l->pages[n / 64], (int)(n % 64));
-    memcpy(w->store->ring_of[to], w->store->ring_of[from], layout.ring_bytes);
-    memcpy(w->store->tail_of[to], w->store->tail_of[from], layout.tail_bytes);
+    size_t state_bytes = di_kv_state_bytes(&layout);
+    memcpy(w->store->states + (size_t)to * state_bytes, w->store->states + (size_t)from * state_bytes, state_bytes);
     w->r[to].write_from = n;
     observe(w, -1);
 }
@@ -554,8 +557,9 @@ static void open_world(struct world *w, uint64_t seed, int blocks, int states, i
 {
     static const uint8_t model[32] = {3};
     *w = (struct world){.seed = seed, .blocks = blocks};
-    assert_int_equal(di_kv_store_create(&layout, SLOTS, blocks, CONTEXT, &w->store, NULL), DI_OK);
-    struct di_state_params sp = {.layout = &layout, .count = states, .window = WINDOW, .rollback = rollback};
+    assert_int_equal(di_kv_store_create(di_backend_plain_memory(), &layout, SLOTS, blocks, CONTEXT, &w->store, NULL), DI_OK);
+    struct di_state_params sp = {
+        .be = di_backend_plain_memory(), .layout = &layout, .count = states, .window = WINDOW, .rollback = rollback};
     assert_int_equal(di_state_pool_create(&sp, &w->states, NULL), DI_OK);
     struct di_prefix_params pp = {.pool = &w->store->pool, .states = w->states, .max_tokens = CONTEXT, .seen = 64};
     assert_int_equal(di_prefix_create(&pp, &w->p, NULL), DI_OK);

@@ -1,4 +1,5 @@
 /* not run under TSan: no threads */
+#define DI_ON_DEVICE /* the test is its own network */
 #include "cache/hit_plan.h"
 #include "cache/kv_store.h"
 #include "cache/prefix.h"
@@ -44,9 +45,10 @@ static di_status world_create(struct world *w, int blocks, int states)
     struct di_prefix_params params = {.max_tokens = CONTEXT};
     di_status status = DI_OK;
     *w = (struct world){0};
-    TRY(di_kv_store_create(&layout, SLOTS, blocks, CONTEXT, &w->store, NULL));
-    TRY(di_state_pool_create(&(struct di_state_params){.layout = &layout, .count = states, .window = 128, .rollback = 1}, &w->states,
-                             NULL));
+    TRY(di_kv_store_create(di_backend_plain_memory(), &layout, SLOTS, blocks, CONTEXT, &w->store, NULL));
+    TRY(di_state_pool_create(
+        &(struct di_state_params){.be = di_backend_plain_memory(), .layout = &layout, .count = states, .window = 128, .rollback = 1},
+        &w->states, NULL));
     params.pool = &w->store->pool;
     params.states = w->states;
     TRY(di_prefix_create(&params, &w->p, NULL));
@@ -455,14 +457,18 @@ static void states_are_saved_only_while_their_rows_stand(void **state)
     struct di_kv_layout no_tails = layout;
     struct di_state_pool *pool;
     no_tails.n_tails = 0;
-    assert_int_equal(di_state_pool_create(&(struct di_state_params){.layout = &no_tails, .window = 128, .rollback = 1}, &pool, NULL),
-                     DI_OK);
+    assert_int_equal(
+        di_state_pool_create(&(struct di_state_params){.be = di_backend_plain_memory(), .layout = &no_tails, .window = 128, .rollback = 1},
+                             &pool, NULL),
+        DI_OK);
     assert_true(di_state_can_save(pool, 300, 316));
     assert_false(di_state_can_save(pool, 300, 317));
     assert_true(di_state_can_save(pool, 5, 140));
     di_state_pool_destroy(pool);
     assert_int_equal(
-        di_state_pool_create(&(struct di_state_params){.layout = &layout, .window = 128, .rollback = DI_TAIL_ROWS}, &pool, NULL),
+        di_state_pool_create(
+            &(struct di_state_params){.be = di_backend_plain_memory(), .layout = &layout, .window = 128, .rollback = DI_TAIL_ROWS}, &pool,
+            NULL),
         DI_ERR_INVALID);
     world_destroy(&w);
 }

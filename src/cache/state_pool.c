@@ -23,12 +23,6 @@ uint64_t di_state_pool_bytes(const struct di_state_params *p)
     return (uint64_t)p->count * (di_state_bytes(p->layout, p->window, p->rollback) + sizeof(struct di_state));
 }
 
-static void copy_plain(void *ctx, void *to, const void *from, size_t bytes)
-{
-    (void)ctx;
-    memcpy(to, from, bytes);
-}
-
 di_status di_state_pool_create(const struct di_state_params *params, struct di_state_pool **out, di_error *err)
 {
     di_status status = DI_OK;
@@ -44,14 +38,14 @@ di_status di_state_pool_create(const struct di_state_params *params, struct di_s
     p->params = *params;
     p->layout = *params->layout;
     p->params.layout = &p->layout;
-    if (!p->params.copy)
-        p->params.copy = copy_plain;
     p->bytes_each = di_state_bytes(&p->layout, params->window, params->rollback);
     p->oldest = p->newest = p->first_free = -1;
     CHECK(di_mul((size_t)params->count, p->bytes_each, &bytes), err, DI_ERR_LIMIT, "", "%d states are too many", params->count);
     p->state = di_calloc((size_t)params->count, sizeof *p->state);
-    p->data = di_malloc_aligned(bytes);
-    CHECK(p->state && p->data, err, DI_ERR_MEMORY, "", "out of memory for %d states of %zu bytes", params->count, p->bytes_each);
+    p->data = di_device_alloc(params->be, bytes);
+    p->spans = di_calloc(2 * (size_t)(p->layout.ring_layers + p->layout.n_tails), sizeof *p->spans);
+    CHECK(p->state && p->data && p->spans, err, DI_ERR_MEMORY, "", "out of memory for %d states of %zu bytes", params->count,
+          p->bytes_each);
     for (int32_t s = params->count; s-- > 0; p->first_free = s)
         p->state[s].next = p->first_free;
     *out = p;
@@ -66,7 +60,8 @@ void di_state_pool_destroy(struct di_state_pool *p)
     if (!p)
         return;
     di_free(p->state);
-    di_free_aligned(p->data);
+    di_device_free(p->params.be, p->data);
+    di_free(p->spans);
     di_free(p);
 }
 
@@ -124,28 +119,31 @@ bool di_state_can_save(const struct di_state_pool *p, int64_t at, int64_t writte
     return written >= at && ring + DI_RING_ROWS >= written && (p->layout.n_tails == 0 || tail + DI_TAIL_ROWS >= written);
 }
 
-/* Both directions: rows of positions [first, at) in a ring of `rows`, which wraps at most once, against consecutive rows. */
-struct span {
-    uint8_t *ring, *rows;
+/* Rows of positions [first, at) in a ring of `ring_rows`, against consecutive rows; to the ring or from it. */
+struct part {
+    uint8_t DI_DEVICE *ring, *rows;
     int64_t first, at;
     int ring_rows;
     size_t row_bytes;
     bool to_ring;
 };
 
-static void copy_span(struct di_state_pool *p, const struct span *s)
+/* The number of spans written. */
+static int list_part(const struct part *s, struct di_copy_span *spans)
 {
-    uint8_t *rows = s->rows;
+    uint8_t DI_DEVICE *rows = s->rows;
+    int count = 0;
     for (int64_t pos = s->first; pos < s->at;) {
         int64_t slot = pos % s->ring_rows, n = s->ring_rows - slot;
         if (n > s->at - pos)
             n = s->at - pos;
-        uint8_t *ring = s->ring + (size_t)slot * s->row_bytes;
+        uint8_t DI_DEVICE *ring = s->ring + (size_t)slot * s->row_bytes;
         size_t bytes = (size_t)n * s->row_bytes;
-        p->params.copy(p->params.copy_ctx, s->to_ring ? ring : rows, s->to_ring ? rows : ring, bytes);
+        spans[count++] = s->to_ring ? (struct di_copy_span){ring, rows, bytes} : (struct di_copy_span){rows, ring, bytes};
         rows += bytes;
         pos += n;
     }
+    return count;
 }
 
 static void copy_state(struct di_state_pool *p, int32_t id, const struct di_kv *kv, int slot, bool to_ring)
@@ -153,17 +151,19 @@ static void copy_state(struct di_state_pool *p, int32_t id, const struct di_kv *
     const struct di_kv_layout *l = &p->layout;
     size_t rows = ring_rows(p->params.window, p->params.rollback), raw = (size_t)p->params.rollback + 1;
     int64_t at = p->state[id].at;
-    uint8_t *data = p->data + (size_t)id * p->bytes_each;
-    struct span s = {NULL, data, first_row(at, rows), at, DI_RING_ROWS, l->window_row_bytes, to_ring};
+    uint8_t DI_DEVICE *data = p->data + (size_t)id * p->bytes_each;
+    struct part s = {NULL, data, first_row(at, rows), at, DI_RING_ROWS, l->window_row_bytes, to_ring};
+    int n = 0;
     for (int i = 0; i < l->ring_layers; i++, s.rows += rows * s.row_bytes) {
         s.ring = di_kv_window_row(kv, slot, i, 0);
-        copy_span(p, &s);
+        n += list_part(&s, p->spans + n);
     }
-    s = (struct span){NULL, s.rows, first_row(at, raw), at, DI_TAIL_ROWS, tail_row_bytes(l), to_ring};
+    s = (struct part){NULL, s.rows, first_row(at, raw), at, DI_TAIL_ROWS, tail_row_bytes(l), to_ring};
     for (int i = 0; i < l->n_tails; i++, s.rows += raw * s.row_bytes) {
-        s.ring = (uint8_t *)di_kv_tail_row(kv, slot, i, 0);
-        copy_span(p, &s);
+        s.ring = (uint8_t DI_DEVICE *)di_kv_tail_row(kv, slot, i, 0);
+        n += list_part(&s, p->spans + n);
     }
+    p->params.be->ops->copy(p->params.be, &(struct di_op_copy){n, p->spans});
 }
 
 void di_state_store(struct di_state_pool *p, int32_t s, const struct di_kv *kv, int slot)

@@ -13,13 +13,11 @@
 #define DI_MAX_STATES (1 << 30) /* twice as many buckets are counted in 32 bits */
 
 struct di_state_params {
+    struct di_backend *be;             /* borrowed */
     const struct di_kv_layout *layout; /* copied */
     int count;                         /* snapshots, 0 .. DI_MAX_STATES */
     int window;                        /* sliding_window: a row sees itself and the window - 1 positions before it */
     int rollback;                      /* 1 to DI_TAIL_ROWS - 1, and window - 1 + rollback <= DI_RING_ROWS */
-    /* Copies bytes between a request's state and a snapshot, in the order of the stream that computes; NULL = memcpy. */
-    void (*copy)(void *ctx, void *to, const void *from, size_t bytes);
-    void *copy_ctx;
 };
 
 struct di_state {
@@ -40,8 +38,9 @@ struct di_state_pool {
     size_t bytes_each;
     int n_used;
     int32_t oldest, newest, first_free;
-    struct di_state *state; /* [count] */
-    uint8_t *data;          /* [count][bytes_each] */
+    struct di_state *state;     /* [count] */
+    uint8_t DI_DEVICE *data;    /* [count][bytes_each] */
+    struct di_copy_span *spans; /* [2 a ring or tail], of one copy: a ring wraps at most once */
 };
 
 /* Bytes of one snapshot, and of all that create allocates. */
@@ -58,7 +57,7 @@ void di_state_touch(struct di_state_pool *p, int32_t s); /* make it the newest *
 /* Whether the rows that a snapshot at `at` needs are still in the slot, when rows up to `written` (exclusive, >= at) were written: a step
  * that was launched before the end was known overwrites old rows of the rings (spec/dspark.md §4.2, §4.4). */
 bool di_state_can_save(const struct di_state_pool *p, int64_t at, int64_t written);
-/* Copy between a slot and snapshot s, whose `at` is set. After load every row that positions >= resume read (resume in [at - rollback,
+/* Copy, in launch order, between a slot and snapshot s, whose `at` is set. After load every row that positions >= resume read (resume in [at - rollback,
  * at]) is bit-equal to what was saved; other rows of the slot are untouched. */
 void di_state_store(struct di_state_pool *p, int32_t s, const struct di_kv *kv, int slot);
 void di_state_load(struct di_state_pool *p, int32_t s, const struct di_kv *kv, int slot);

@@ -116,7 +116,8 @@ static void plan_cache(struct planner *p, const struct di_config *c, const struc
              DI_PLAN_BLOCK_TOKENS);
         p->plan->block_bytes += r->unit_bytes;
     }
-    note(add(p, DI_PLAN_CACHE, DI_PLACE_ALLOCATED, "page tables", (uint64_t)params->batch, pages * 4), "4 B a block, for each request");
+    note(add(p, DI_PLAN_CACHE, DI_PLACE_ALLOCATED, "page tables", (uint64_t)params->batch, 2 * pages * 4),
+         "4 B a block, for each request, on the host and on the device");
     note(add(p, DI_PLAN_CACHE, DI_PLACE_ALLOCATED, "free list", 1, blocks * 4), "4 B a block");
 }
 

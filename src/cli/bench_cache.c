@@ -299,7 +299,7 @@ static di_status replay_net(const struct trace *t, int64_t blocks, int states, s
     struct di_reuse_params p = {.states = states, .window = WINDOW, .layers = LAYERS, .max_tokens = longest, .numerics = "bench"};
     int32_t unique = 0, *tokens = di_malloc((size_t)longest * sizeof *tokens);
     CHECK(tokens, err, DI_ERR_MEMORY, "bench", "out of memory");
-    TRY(di_kv_store_create(&layout, 1, (int)blocks, longest, &store, err));
+    TRY(di_kv_store_create(di_backend_plain_memory(), &layout, 1, (int)blocks, longest, &store, err));
     TRY(di_reuse_create(store, &p, &r, err));
     for (size_t i = 0; i < t->requests.n / sizeof(struct trace_request); i++) {
         const struct trace_request *q = trace_at(t, i);

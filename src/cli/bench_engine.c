@@ -2,6 +2,7 @@
  * post-processing per step. (b) With a real one: throughput of 16 requests beside that of one, and how long the model waits between two
  * steps. (c) Prompts that share a beginning: rows computed beside those that nobody has computed before. Figures are medians; (b) compares
  * pairs of neighbouring runs. */
+#define DI_ON_DEVICE /* its null model is the device */
 #include "base/clock.h"
 #include "base/mem.h"
 #include "cli/bench.h"

@@ -33,7 +33,7 @@ struct bench {
     int slots, chunk, filled;     /* filled: tokens that slot 0 holds */
     int64_t context;
     int32_t *tokens[MAX_BATCH];
-    float *logits;
+    float DI_DEVICE *logits;
     struct di_profile profile;
     struct di_buf json;
 };
@@ -90,14 +90,12 @@ static di_status decode(struct bench *b, const struct test *t, di_error *err)
 static void copy_slots(struct bench *b, int batch)
 {
     struct di_kv kv = di_kv_view(b->store);
-    const struct di_kv_layout *l = kv.layout;
+    struct di_backend *be = b->store->be;
     for (int s = 1; s < batch; s++) {
-        memcpy(kv.ring[s], kv.ring[0], l->ring_bytes);
-        if (l->n_tails)
-            memcpy(kv.tail[s], kv.tail[0], l->tail_bytes);
+        struct di_copy_span state = {b->store->states + (size_t)s * kv.state_stride, kv.state, kv.state_stride};
+        be->ops->copy(be, &(struct di_op_copy){1, &state});
         for (int p = 0; p < di_kv_blocks_for(b->filled); p++)
-            memcpy(kv.blocks + (size_t)kv.pages[s][p] * l->block_bytes, kv.blocks + (size_t)kv.pages[0][p] * l->block_bytes,
-                   l->block_bytes);
+            di_kv_copy_block(b->store, b->store->lease[0].pages[p], b->store->lease[s].pages[p], DI_BLOCK_TOKENS);
     }
 }
 
@@ -109,6 +107,9 @@ static di_status pass(struct bench *b, const struct test *t, int repeat, double 
         if (status != DI_OK)
             return status;
     }
+    di_status status = di_backend_finish(b->model->be, err);
+    if (status != DI_OK)
+        return status;
     *seconds = (di_bench_seconds(b->pool) - start) / repeat;
     return DI_OK;
 }
@@ -330,9 +331,11 @@ static di_status open_model(struct bench *b, di_error *err)
                                 .token_map = map};
     di_numerics_by_name("bf16", &p.numerics);
     TRY(di_model_open(b->o->model, &p, &b->model, err));
-    TRY(di_kv_store_create(&b->model->be->layout, b->slots, b->slots * di_kv_blocks_for(b->context), b->context, &b->store, err));
+    TRY(di_kv_store_create(b->model->be, &b->model->be->layout, b->slots, b->slots * di_kv_blocks_for(b->context), b->context, &b->store,
+                           err));
     TRY(make_tokens(b, c, err));
-    b->logits = di_malloc((size_t)b->slots * (size_t)c->vocab_size * sizeof(float));
+    di_kv_send_pages(b->store);
+    b->logits = di_device_alloc(b->model->be, (size_t)b->slots * (size_t)c->vocab_size * sizeof(float));
     CHECK(b->logits, err, DI_ERR_MEMORY, "bench", "out of memory");
 out:
     di_free(map);
@@ -390,7 +393,8 @@ out:
     if (b) {
         for (int s = 0; s < b->slots; s++)
             di_free(b->tokens[s]);
-        di_free(b->logits);
+        if (b->model)
+            di_device_free(b->model->be, b->logits);
         di_buf_fini(&b->json);
         di_bench_free(&b->probe);
         di_pool_destroy(b->pool);

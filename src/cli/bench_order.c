@@ -3,6 +3,7 @@
  * next arrival. So a run needs no waiting. (a) With a model that computes nothing a step costs as many units as it has rows, and some. (b)
  * With a real one, it costs the processor time of the process; the two orders take turns at the model, so that what else the machine does
  * slows both. */
+#define DI_ON_DEVICE /* its null model is the device */
 #include "base/mem.h"
 #include "cli/bench.h"
 #include "cli/bench_null.h"

@@ -1,3 +1,4 @@
+#define DI_ON_DEVICE /* of the CPU */
 #include "cli/bench_profile.h"
 
 #include "base/mem.h"

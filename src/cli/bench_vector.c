@@ -1,5 +1,6 @@
 /* The ops that read caches and the hyper-connection mix, at the shapes of the full-size model. Floor: bytes at the measured read
  * bandwidth or operations at the measured fp32 multiply rate, whichever takes longer. */
+#define DI_ON_DEVICE /* of the CPU */
 #include "backend/backend.h"
 #include "base/mem.h"
 #include "cli/bench.h"
@@ -208,9 +209,7 @@ di_status di_bench_vector(const struct di_bench_options *o, di_error *err)
     b->lists = di_bench_alloc(sizeof(int32_t) * MAX_M * (512 + 2048));
     CHECK(b->probe.p && b->x.p && b->y.p && b->weights.p && b->blocks.p && b->ring.p && b->lists.p, err, DI_ERR_MEMORY, "bench",
           "out of memory");
-    uint8_t *const ring[1] = {b->ring.p};
-    const int32_t *const pages[1] = {b->pages};
-    b->kv = (struct di_kv){&b->be->layout, b->blocks.p, ring, NULL, pages};
+    b->kv = (struct di_kv){.layout = &b->be->layout, .blocks = b->blocks.p, .state = b->ring.p, .pages = b->pages};
     fill(b);
     printf("instruction set %s, %d threads\n\n| %-22s | %4s | %7s | %9s | %9s | %5s | %7s | %7s | %7s | %7s "
            "|\n|---|---|---|---|---|---|---|---|---|---|\n",

@@ -90,7 +90,6 @@ static di_status run_logits(const struct options *o, di_error *err)
     struct di_ids ids = {0};
     struct di_loaded l = {0};
     struct di_kv_store *store = NULL;
-    float *space = NULL;
     struct sink sink = {0};
     struct di_load_options load = o->load;
     TRY(read_ids(o->ids, &ids, err));
@@ -104,14 +103,12 @@ static di_status run_logits(const struct options *o, di_error *err)
     sink.vocab = (size_t)l.config.vocab_size;
     sink.first = last ? (int64_t)ids.n - 1 : 0;
     sink.rows = di_calloc(rows * sink.vocab, sizeof(float));
-    space = di_calloc((last ? 1 : chunk < ids.n ? chunk : ids.n) * sink.vocab, sizeof(float));
-    CHECK(sink.rows && space, err, DI_ERR_MEMORY, "", "out of memory for %zu rows of %zu logits", rows, sink.vocab);
-    TRY(di_kv_store_create(&l.model->be->layout, 1, di_kv_blocks_for(l.context), l.context, &store, err));
+    CHECK(sink.rows, err, DI_ERR_MEMORY, "", "out of memory for %zu rows of %zu logits", rows, sink.vocab);
+    TRY(di_kv_store_create(l.model->be, &l.model->be->layout, 1, di_kv_blocks_for(l.context), l.context, &store, err));
     struct di_score score = {.ids = ids.v,
                              .n = (int64_t)ids.n,
                              .chunk = (int)(chunk < ids.n ? chunk : ids.n),
                              .last_only = last,
-                             .logits = space,
                              .decode_from = o->decode_from == INT64_MIN ? (int64_t)ids.n : o->decode_from,
                              .rows = keep,
                              .ctx = &sink};
@@ -128,7 +125,6 @@ out:
     di_unload(&l);
     di_ids_fini(&ids);
     di_free(sink.rows);
-    di_free(space);
     return status;
 }
 

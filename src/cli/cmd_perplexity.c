@@ -42,7 +42,7 @@ static di_status add_rows(void *ctx, int64_t pos, int rows, const float *logits,
     return DI_OK;
 }
 
-/* n ids behind a begin id, from position 0 of a fresh slot. `score` has the model's space and sink; its ids are those of `sum`. */
+/* n ids behind a begin id, from position 0 of a fresh slot. `score` has the sink; its ids are those of `sum`. */
 static di_status score_stretch(struct di_loaded *l, struct di_kv_store *store, const int32_t *ids, int64_t n, struct di_score *score,
                                di_error *err)
 {
@@ -62,7 +62,6 @@ static di_status run_perplexity(const struct options *o, struct di_buf *out, di_
     struct di_ids ids = {0};
     struct di_loaded l = {0};
     struct di_kv_store *store = NULL;
-    float *logits = NULL;
     struct sum sum = {0};
     struct di_load_options load = o->load;
     load.max_batch = 1;
@@ -73,11 +72,10 @@ static di_status run_perplexity(const struct options *o, struct di_buf *out, di_
     CHECK(l.context >= 2, err, DI_ERR_INVALID, "context", "at least 2 tokens of context are needed");
     int chunk = (int)(load.prefill_chunk < l.context ? load.prefill_chunk : l.context);
     sum.vocab = (size_t)l.config.vocab_size;
-    logits = di_calloc((size_t)chunk * sum.vocab, sizeof *logits);
     sum.ids = di_calloc((size_t)l.context, sizeof *sum.ids);
-    CHECK(logits && sum.ids, err, DI_ERR_MEMORY, "", "out of memory for %d rows of logits", chunk);
-    TRY(di_kv_store_create(&l.model->be->layout, 1, di_kv_blocks_for(l.context), l.context, &store, err));
-    struct di_score score = {.ids = sum.ids, .chunk = chunk, .logits = logits, .rows = add_rows, .ctx = &sum};
+    CHECK(sum.ids, err, DI_ERR_MEMORY, "", "out of memory for %lld ids", (long long)l.context);
+    TRY(di_kv_store_create(l.model->be, &l.model->be->layout, 1, di_kv_blocks_for(l.context), l.context, &store, err));
+    struct di_score score = {.ids = sum.ids, .chunk = chunk, .rows = add_rows, .ctx = &sum};
     for (size_t at = 0; at < ids.n; at += (size_t)l.context - 1) {
         int64_t n = (int64_t)(ids.n - at) < l.context - 1 ? (int64_t)(ids.n - at) : l.context - 1;
         TRY(score_stretch(&l, store, ids.v + at, n, &score, err));
@@ -94,7 +92,6 @@ out:
     di_unload(&l);
     di_ids_fini(&ids);
     di_buf_fini(&text);
-    di_free(logits);
     di_free(sum.ids);
     return status;
 }

@@ -65,7 +65,8 @@ static di_status create(const struct di_core_null *n, const struct di_core_confi
     e->slots = di_calloc((size_t)config->max_batch, sizeof *e->slots);
     e->bidders = di_calloc((size_t)config->max_batch, sizeof *e->bidders);
     CHECK(e->slots && e->bidders, err, DI_ERR_MEMORY, "", "out of memory for %d slots", config->max_batch);
-    TRY(di_kv_store_create(&n->layout, config->max_batch, pool_blocks(config, n->context), n->context, &e->store, err));
+    TRY(di_kv_store_create(n->be ? n->be : di_backend_plain_memory(), &n->layout, config->max_batch, pool_blocks(config, n->context),
+                           n->context, &e->store, err));
     if (!config->no_reuse) {
         struct di_reuse_params r = {
             .states = config->states, .window = n->window, .layers = n->layers, .max_tokens = n->context, .numerics = n->numerics};
@@ -78,7 +79,6 @@ static di_status create(const struct di_core_null *n, const struct di_core_confi
                                    .store = e->store,
                                    .lanes = config->max_batch,
                                    .vocab = n->vocab,
-                                   .pages_per_lane = e->store->pages_per_slot,
                                    .banned = config->banned};
     TRY(di_pipeline_create(&p, &e->pipe, err));
     *out = e;
@@ -106,7 +106,8 @@ static void sample_model(void *ctx, const struct di_op_sample *d)
 
 di_status di_core_create(struct di_model *model, const struct di_core_config *config, struct di_core **out, di_error *err)
 {
-    struct di_core_null n = {.layout = model->be->layout,
+    struct di_core_null n = {.be = model->be,
+                             .layout = model->be->layout,
                              .vocab = model->c->vocab_size,
                              .window = model->c->sliding_window,
                              .layers = model->c->num_hidden_layers,

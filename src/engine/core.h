@@ -117,6 +117,7 @@ int64_t di_core_context(const struct di_config *c, const struct di_core_config *
 di_status di_core_create(struct di_model *model, const struct di_core_config *config, struct di_core **out, di_error *err);
 /* Something else that computes steps, for tests of scheduling: sizes come from `layout` and `vocab`. */
 struct di_core_null {
+    struct di_backend *be; /* of caches and logits; NULL: di_backend_plain_memory */
     struct di_kv_layout layout;
     int vocab, window, layers;
     int rollback; /* of di_replay_rules; 0: no bounded replay */

@@ -1,6 +1,7 @@
 /* The engine against a simple model: a back end that costs nothing, whose next token is a function of the request's own tokens, and which
  * keeps a mark for every position in the request's pages. Random arrivals, priorities, cancels, stops and pool pressure; whatever happens,
  * each request's tokens are those of the function, each ends once, and all accounts return to zero. */
+#define DI_ON_DEVICE /* its model is the device */
 #include "base/clock.h"
 #include "engine/core.h"
 

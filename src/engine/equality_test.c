@@ -1,5 +1,6 @@
 /* Equality of bits: the same logits whatever the chunks, the threads, and the company of other requests (backend.h: a row depends on
  * itself). */
+#define DI_ON_DEVICE /* reads what the CPU computed */
 #include "engine/core.h"
 #include "testing/golden.h"
 #include "engine/score.h"
@@ -107,6 +108,7 @@ static void run_rows(struct di_model *m, struct di_kv_store *s, const struct di_
     struct di_chunk c = {1, 0, to - from, from};
     for (int i = 0; i < to - from; i++)
         all[i] = i;
+    di_kv_send_pages(s);
     struct di_step step = {.n_chunks = 1,
                            .chunks = &c,
                            .tokens = &g->ids,
@@ -130,17 +132,15 @@ static void check_replay(const struct di_golden *g, const char *isa, int hit)
     di_error err = {0};
     assert_int_equal(di_golden_run(g, &run, cold, &m, &s, &err), DI_OK);
     di_kv_store_destroy(s);
-    assert_int_equal(di_kv_store_create(&m->be->layout, 2, 2 * di_kv_blocks_for(g->n_ids), g->n_ids, &two, &err), DI_OK);
-    struct di_score score = {.ids = g->ids, .n = g->n_ids, .chunk = g->n_ids, .decode_from = g->n_ids, .logits = warm, .rows = ignore_rows};
+    assert_int_equal(di_kv_store_create(m->be, &m->be->layout, 2, 2 * di_kv_blocks_for(g->n_ids), g->n_ids, &two, &err), DI_OK);
+    struct di_score score = {.ids = g->ids, .n = g->n_ids, .chunk = g->n_ids, .decode_from = g->n_ids, .rows = ignore_rows};
     assert_int_equal(di_score_run(m, two, &score, &err), DI_OK);
     assert_true(di_kv_reserve(two, 1, g->n_ids));
     for (int p = 0; p < hit / 64; p++) /* whole blocks shared, the partial one copied */
-        two->pages[two->pages_per_slot + p] = two->pages_of[0][p];
+        two->lease[1].pages[p] = two->lease[0].pages[p];
     if (hit % 64)
-        memcpy(two->blocks + (size_t)two->pages_of[1][hit / 64] * two->layout.block_bytes,
-               two->blocks + (size_t)two->pages_of[0][hit / 64] * two->layout.block_bytes, two->layout.block_bytes);
-    memset(two->ring_of[1], 0xFF, two->layout.ring_bytes);
-    memset(two->tail_of[1], 0xFF, two->layout.tail_bytes);
+        di_kv_copy_block(two, two->lease[0].pages[hit / 64], two->lease[1].pages[hit / 64], hit % 64);
+    memset(two->states + di_kv_state_bytes(&two->layout), 0xFF, di_kv_state_bytes(&two->layout));
     int reach = m->c->sliding_window + (m->c->num_hidden_layers - 1) * (m->c->sliding_window - 1), from = hit > reach ? hit - reach : 0;
     struct di_replay replay = {.floor = from, .write_from = hit};
     for (int at = from; at < hit; at += 50)

@@ -1,4 +1,5 @@
 /* The model against the golden vectors (tests/data/vectors/README.md has the tolerances): every configuration, every mode, every field. */
+#define DI_ON_DEVICE /* reads what the CPU computed */
 #include "checkpoint/formats.h"
 #include "testing/golden.h"
 

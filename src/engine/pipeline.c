@@ -11,19 +11,18 @@ struct di_pipeline {
     struct di_lane *lanes;
     _Atomic uint64_t *names, *dropped; /* [lanes] the owner, for other threads; the one whose rows are to be dropped */
     struct di_launch launches[2];
-    int32_t *page_rows[2];     /* [lanes][pages_per_lane] of each launch */
-    uint64_t *page_version[2]; /* [lanes] */
-    uint64_t launched, done;   /* numbers; guarded by lock */
+    uint64_t *page_version;  /* [lanes] of what the newest launch leaves in the device's page table */
+    uint64_t launched, done; /* numbers; guarded by lock */
     bool ending;
     pthread_mutex_t lock;
     pthread_cond_t changed;
     pthread_t thread;
     bool has_thread;
     /* worker only */
-    struct di_law *law; /* where params.sample is NULL */
-    float *logits;
-    struct di_sample_task *tasks; /* [lanes], as the next two */
-    struct di_sample_result *results;
+    struct di_law *law;               /* where params.sample is NULL */
+    float DI_DEVICE *logits;          /* [lanes][vocab] */
+    struct di_sample_task *tasks;     /* [lanes], as the next two */
+    struct di_sample_result *results; /* staging */
     int64_t *positions;
     struct di_chunk *live;
     struct di_replay *live_replay;
@@ -86,9 +85,10 @@ static int32_t forced_token(const struct di_lane *lane, int64_t index)
 }
 
 /* What the sampler gets for the token at `position` of a lane. */
-static struct di_sample_task sample_task(const struct di_pipeline *p, const struct di_lane *lane, int64_t position, const float *logits)
+static struct di_sample_task sample_task(const struct di_pipeline *p, const struct di_lane *lane, int64_t position,
+                                         const float DI_DEVICE *logits)
 {
-    return (struct di_sample_task){.row = {.logits = logits,
+    return (struct di_sample_task){.row = {.logits = (const float *)logits, /* read by the sampler, on the device */
                                            .params = lane->params,
                                            .counts = lane->counts,
                                            .banned = p->params.banned,
@@ -112,8 +112,8 @@ static void append_token(struct di_lane *lane, struct di_launch_out *o, int64_t 
     lane->ended = is_end(lane, id) || position + 1 == lane->n_limit;
 }
 
-/* Tokens of the rows that want logits. */
-static void sample_rows(struct di_pipeline *p, struct di_launch *l, int n)
+/* Tokens of the rows that want logits: results are there when the launch is done. */
+static void sample_rows(struct di_pipeline *p, int n)
 {
     for (int i = 0, c = 0; i < n; i++, c++) {
         while (p->live[c].row0 + p->live[c].n - 1 != p->logit_rows[i])
@@ -126,6 +126,10 @@ static void sample_rows(struct di_pipeline *p, struct di_launch *l, int n)
     else
         for (int i = 0; i < n; i++)
             di_sample_task_run(p->law, &p->tasks[i], &p->results[i]);
+}
+
+static void take_results(struct di_pipeline *p, struct di_launch *l, int n)
+{
     for (int i = 0; i < n; i++) {
         struct di_launch_out *o = &l->out[p->logit_out[i]];
         o->result = p->results[i];
@@ -135,27 +139,32 @@ static void sample_rows(struct di_pipeline *p, struct di_launch *l, int n)
 
 static void execute(struct di_pipeline *p, struct di_launch *l)
 {
+    struct di_kv_store *store = p->params.store;
     int n_logits, n = live_chunks(p, l, &n_logits);
     l->status = DI_OK;
     l->started_ns = di_clock_ns();
+    store->be->ops->copy(store->be, &(struct di_op_copy){l->n_page_spans, l->page_spans});
     for (int i = 0; i < l->n_copies; i++)
-        di_kv_copy_block(p->params.store, l->copies[i].from, l->copies[i].to, l->copies[i].tokens);
+        di_kv_copy_block(store, l->copies[i].from, l->copies[i].to, l->copies[i].tokens);
     if (n > 0) {
         struct di_step step = {.n_chunks = n,
                                .chunks = p->live,
                                .tokens = p->live_tokens,
                                .replay = p->live_replay,
-                               .kv = di_kv_view(p->params.store),
+                               .kv = di_kv_view(store),
                                .n_logits = n_logits,
                                .logit_rows = p->logit_rows,
                                .logits = p->logits};
-        step.kv.pages = l->pages;
         l->status = p->params.compute(p->params.ctx, &step, &l->err);
     }
+    if (l->status == DI_OK)
+        sample_rows(p, n_logits);
+    di_status done = di_backend_finish(store->be, l->status == DI_OK ? &l->err : NULL);
+    l->status = l->status == DI_OK ? done : l->status;
     for (int i = 0; i < n && l->status != DI_OK; i++) /* the next launch would read tokens that nobody sampled */
         p->lanes[p->live[i].slot].ended = true;
     if (l->status == DI_OK)
-        sample_rows(p, l, n_logits);
+        take_results(p, l, n_logits);
     l->ended_ns = di_clock_ns();
 }
 
@@ -181,25 +190,19 @@ static void *work(void *arg)
 
 /* ---------------------------------------------------------------- engine's side */
 
-static bool allocate_launch(struct di_pipeline *p, int which)
+static bool allocate_launch(struct di_pipeline *p, struct di_launch *l)
 {
-    struct di_launch *l = &p->launches[which];
-    size_t n = (size_t)p->params.lanes, per_lane = (size_t)p->params.pages_per_lane;
+    size_t n = (size_t)p->params.lanes;
     l->replay = di_calloc(n, sizeof *l->replay);
     l->copies = di_calloc(n, sizeof *l->copies);
-    l->pages = di_calloc(n, sizeof *l->pages);
-    p->page_rows[which] = di_calloc(n * per_lane, sizeof(int32_t));
-    p->page_version[which] = di_calloc(n, sizeof(uint64_t));
-    if (!l->replay || !l->copies || !l->pages || !p->page_rows[which] || !p->page_version[which])
-        return false;
-    for (size_t i = 0; i < n; i++)
-        l->pages[i] = p->page_rows[which] + i * per_lane;
+    l->pages = di_staging_alloc(p->params.store->be, n * (size_t)p->params.store->pages_per_slot * sizeof *l->pages);
+    l->page_spans = di_calloc(n, sizeof *l->page_spans);
     l->chunks = di_calloc(n, sizeof *l->chunks);
     l->tokens = di_calloc(n, sizeof *l->tokens);
     l->wants_logits = di_calloc(n, sizeof *l->wants_logits);
     l->computed = di_calloc(n, sizeof *l->computed);
     l->out = di_calloc(n, sizeof *l->out);
-    return l->chunks && l->tokens && l->wants_logits && l->computed && l->out;
+    return l->replay && l->copies && l->pages && l->page_spans && l->chunks && l->tokens && l->wants_logits && l->computed && l->out;
 }
 
 static bool allocate(struct di_pipeline *p)
@@ -214,18 +217,21 @@ static bool allocate(struct di_pipeline *p)
     p->logit_rows = di_calloc(n, sizeof *p->logit_rows);
     p->logit_out = di_calloc(n, sizeof *p->logit_out);
     p->tasks = di_calloc(n, sizeof *p->tasks);
-    p->results = di_calloc(n, sizeof *p->results);
+    p->results = di_staging_alloc(p->params.store->be, n * sizeof *p->results);
     p->positions = di_calloc(n, sizeof *p->positions);
-    p->logits = di_malloc_aligned(n * (size_t)p->params.vocab * sizeof *p->logits);
+    p->page_version = di_calloc(n, sizeof *p->page_version);
+    p->logits = di_device_alloc(p->params.store->be, n * (size_t)p->params.vocab * sizeof *p->logits);
     return p->lanes && p->names && p->dropped && p->live && p->live_replay && p->live_tokens && p->logit_rows && p->logit_out && p->tasks &&
-           p->results && p->positions && p->logits && allocate_launch(p, 0) && allocate_launch(p, 1);
+           p->results && p->positions && p->page_version && p->logits && allocate_launch(p, &p->launches[0]) &&
+           allocate_launch(p, &p->launches[1]);
 }
 
 uint64_t di_pipeline_bytes(int lanes, int vocab, int pages_per_lane)
 {
-    uint64_t launch = sizeof(struct di_chunk) + 2 * sizeof(int32_t *) + sizeof(struct di_replay) + sizeof(struct di_block_copy) +
-                      (uint64_t)pages_per_lane * sizeof(int32_t) + 2 * sizeof(bool) + sizeof(struct di_launch_out);
-    uint64_t lane = sizeof(struct di_lane) + 2 * sizeof(uint64_t) + sizeof(struct di_chunk) + sizeof(int32_t *) + 2 * sizeof(int32_t) +
+    uint64_t launch = sizeof(struct di_chunk) + sizeof(int32_t *) + sizeof(struct di_replay) + sizeof(struct di_block_copy) +
+                      (uint64_t)pages_per_lane * sizeof(int32_t) + sizeof(struct di_copy_span) + 2 * sizeof(bool) +
+                      sizeof(struct di_launch_out);
+    uint64_t lane = sizeof(struct di_lane) + 3 * sizeof(uint64_t) + sizeof(struct di_chunk) + sizeof(int32_t *) + 2 * sizeof(int32_t) +
                     sizeof(struct di_sample_task) + sizeof(struct di_sample_result) + sizeof(int64_t) + (uint64_t)vocab * sizeof(float);
     return (uint64_t)lanes * (lane + 2 * launch);
 }
@@ -253,18 +259,21 @@ out:
 
 void di_pipeline_set_pages(struct di_pipeline *p, struct di_launch *l, int lane, const int32_t *pages, int n, uint64_t version)
 {
-    int which = l == &p->launches[1];
-    if (p->page_version[which][lane] == version)
+    const struct di_kv_store *store = p->params.store;
+    size_t row = (size_t)lane * (size_t)store->pages_per_slot, bytes = (size_t)n * sizeof *pages;
+    if (p->page_version[lane] == version)
         return;
-    p->page_version[which][lane] = version;
-    memcpy(p->page_rows[which] + (size_t)lane * (size_t)p->params.pages_per_lane, pages, (size_t)n * sizeof *pages);
+    p->page_version[lane] = version;
+    memcpy(l->pages + row, pages, bytes);
+    l->page_spans[l->n_page_spans++] = (struct di_copy_span){store->page_table + row, l->pages + row, bytes};
 }
 
-static void free_launch(struct di_launch *l)
+static void free_launch(struct di_backend *be, struct di_launch *l)
 {
     di_free(l->replay);
     di_free(l->copies);
-    di_free(l->pages);
+    di_staging_free(be, l->pages);
+    di_free(l->page_spans);
     di_free(l->chunks);
     di_free(l->tokens);
     di_free(l->wants_logits);
@@ -285,8 +294,9 @@ void di_pipeline_destroy(struct di_pipeline *p)
     }
     pthread_mutex_destroy(&p->lock);
     pthread_cond_destroy(&p->changed);
-    free_launch(&p->launches[0]);
-    free_launch(&p->launches[1]);
+    struct di_backend *be = p->params.store->be;
+    free_launch(be, &p->launches[0]);
+    free_launch(be, &p->launches[1]);
     di_law_destroy(p->law);
     di_free(p->lanes);
     di_free(p->names);
@@ -294,16 +304,13 @@ void di_pipeline_destroy(struct di_pipeline *p)
     di_free(p->live);
     di_free(p->live_replay);
     di_free(p->live_tokens);
-    for (int i = 0; i < 2; i++) {
-        di_free(p->page_rows[i]);
-        di_free(p->page_version[i]);
-    }
+    di_free(p->page_version);
     di_free(p->logit_rows);
     di_free(p->logit_out);
     di_free(p->tasks);
-    di_free(p->results);
+    di_staging_free(be, p->results);
     di_free(p->positions);
-    di_free_aligned(p->logits);
+    di_device_free(be, p->logits);
     di_free(p);
 }
 
@@ -329,7 +336,7 @@ struct di_launch *di_pipeline_next(struct di_pipeline *p)
 {
     struct di_launch *l = &p->launches[(p->launched + 1) % 2];
     l->number = p->launched + 1;
-    l->n_chunks = l->n_out = l->n_copies = 0;
+    l->n_chunks = l->n_out = l->n_copies = l->n_page_spans = 0;
     return l;
 }
 

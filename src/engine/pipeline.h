@@ -46,10 +46,12 @@ struct di_launch {
     struct di_chunk *chunks; /* slot = lane; row0 is set by the worker */
     const int32_t **tokens;
     struct di_replay *replay; /* [n_chunks] */
-    const int32_t **pages;    /* [lanes] page tables of this launch: the owner may change its own while the launch runs */
-    bool *wants_logits;       /* [n_chunks] the chunk's last row is sampled */
-    bool *computed;           /* [n_chunks] result: false = the request had ended, no row was touched */
-    int n_copies;             /* blocks to copy before the computation, in order; at most one a lane */
+    int32_t *pages;   /* [lanes][pages_per_lane] staging: new page tables of its lanes, which the owner may change while the launch runs */
+    int n_page_spans; /* those that go up before the computation; at most one a lane */
+    struct di_copy_span *page_spans;
+    bool *wants_logits; /* [n_chunks] the chunk's last row is sampled */
+    bool *computed;     /* [n_chunks] result: false = the request had ended, no row was touched */
+    int n_copies;       /* blocks to copy before the computation, in order; at most one a lane */
     struct di_block_copy *copies;
     int n_out; /* chunks that want logits, in order */
     struct di_launch_out *out;
@@ -64,8 +66,8 @@ struct di_pipeline_params {
     di_status (*compute)(void *ctx, const struct di_step *step, di_error *err);
     void (*sample)(void *ctx, const struct di_op_sample *d); /* NULL: the plain form, row by row */
     void *ctx;
-    struct di_kv_store *store; /* borrowed; the worker touches blocks, rings and tails, never its accounts */
-    int lanes, vocab, pages_per_lane;
+    struct di_kv_store *store; /* borrowed; the worker's are its blocks, states and device page table, never its accounts */
+    int lanes, vocab;
     const uint64_t *banned; /* or NULL; borrowed */
 };
 
@@ -74,7 +76,8 @@ di_status di_pipeline_create(const struct di_pipeline_params *p, struct di_pipel
 /* Waits for what was launched. NULL is allowed. */
 void di_pipeline_destroy(struct di_pipeline *p);
 uint64_t di_pipeline_bytes(int lanes, int vocab, int pages_per_lane);
-/* Give a launch the first n entries of a lane's page table. Copies only what differs in version from what the launch's table holds. */
+/* Give a launch the first n entries of a lane's page table, once a launch. Copies only what differs in version from what the launch before it
+ * leaves on the device. */
 void di_pipeline_set_pages(struct di_pipeline *p, struct di_launch *l, int lane, const int32_t *pages, int n, uint64_t version);
 struct di_lane *di_pipeline_lane(struct di_pipeline *p, int lane);
 /* The lane is filled: launches may name it. */

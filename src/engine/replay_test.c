@@ -1,4 +1,5 @@
 /* Bounded replay (engine/replay.h, spec/model.md §8): what it saves changes no bit of what it keeps, and exact requests never see it. */
+#define DI_ON_DEVICE /* reads what the CPU computed */
 #include "engine/core.h"
 
 #include <setjmp.h>
@@ -65,9 +66,10 @@ static void run_pass(struct di_model *m, struct pass *p)
     size_t vocab = (size_t)m->c->vocab_size;
     int at[2] = {0}, total = p->n[0] + ANSWER;
     di_error err = {0};
-    assert_int_equal(di_kv_store_create(&m->be->layout, 2, 12, 400, &p->kv, NULL), DI_OK);
+    assert_int_equal(di_kv_store_create(m->be, &m->be->layout, 2, 12, 400, &p->kv, NULL), DI_OK);
     assert_true(di_kv_reserve(p->kv, 0, total) && di_kv_reserve(p->kv, 1, p->n[1] + ANSWER));
-    memset(p->kv->rings, 0xFF, 2 * p->kv->layout.ring_bytes); /* a row that was never written is not a number */
+    di_kv_send_pages(p->kv);
+    memset(p->kv->states, 0xFF, 2 * di_kv_state_bytes(&p->kv->layout)); /* a row that was never written is not a number */
     p->logits = calloc((size_t)(total + 1) * vocab, sizeof(float));
     for (int done = 0; at[0] < total;) {
         struct di_chunk chunks[2];
@@ -198,8 +200,9 @@ static void rows_before_the_tail_stop_at_the_boundary(void **state)
         const int32_t *tokens = p.ids[0];
         struct di_trace trace = {.at = count_rows, .ctx = rows[mask]};
         struct di_replay replay = {.tail = p.tail, .mask = p.mask};
-        assert_int_equal(di_kv_store_create(&m->be->layout, 1, 5, 400, &p.kv, NULL), DI_OK);
+        assert_int_equal(di_kv_store_create(m->be, &m->be->layout, 1, 5, 400, &p.kv, NULL), DI_OK);
         assert_true(di_kv_reserve(p.kv, 0, 300));
+        di_kv_send_pages(p.kv);
         struct di_step step = {.n_chunks = 1, .chunks = &c, .tokens = &tokens, .replay = &replay, .kv = di_kv_view(p.kv), .trace = &trace};
         assert_int_equal(di_model_step(m, &step, NULL), DI_OK);
         int32_t early = 259;

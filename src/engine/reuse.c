@@ -10,9 +10,9 @@ struct di_reuse {
     struct di_prefix *prefix;
 };
 
-static struct di_state_params state_params(const struct di_kv_layout *l, const struct di_reuse_params *p)
+static struct di_state_params state_params(struct di_backend *be, const struct di_kv_layout *l, const struct di_reuse_params *p)
 {
-    return (struct di_state_params){.layout = l, .count = p->states, .window = p->window, .rollback = ROLLBACK};
+    return (struct di_state_params){.be = be, .layout = l, .count = p->states, .window = p->window, .rollback = ROLLBACK};
 }
 
 int di_reuse_default_states(const struct di_kv_layout *l, int n_blocks, int window)
@@ -23,7 +23,7 @@ int di_reuse_default_states(const struct di_kv_layout *l, int n_blocks, int wind
 
 uint64_t di_reuse_bytes(const struct di_kv_layout *l, int n_blocks, const struct di_reuse_params *p)
 {
-    struct di_state_params sp = state_params(l, p);
+    struct di_state_params sp = state_params(NULL, l, p);
     struct di_prefix_params pp = {.max_tokens = p->max_tokens};
     return di_prefix_bytes(n_blocks, &pp) + (p->states ? di_state_pool_bytes(&sp) : 0);
 }
@@ -37,7 +37,7 @@ di_status di_reuse_create(struct di_kv_store *store, const struct di_reuse_param
     r->p = *p;
     r->store = store;
     if (p->states) {
-        struct di_state_params sp = state_params(&store->layout, p);
+        struct di_state_params sp = state_params(store->be, &store->layout, p);
         TRY(di_state_pool_create(&sp, &r->states, err));
     }
     struct di_prefix_params pp = {.pool = &store->pool, .states = r->states, .max_tokens = p->max_tokens};

@@ -11,12 +11,11 @@ struct di_score {
     int chunk;           /* rows a step, 1..max_rows of the model */
     int64_t decode_from; /* rows from this position on go one at a time; n or more = never */
     bool last_only;      /* logits of the last row only */
-    float *logits;       /* space for [chunk, vocab_size] */
-    /* Logits of rows [pos, pos + rows), valid during the call. A failure ends the run. */
+    /* Logits of rows [pos, pos + rows), some of a step at a time, valid during the call. A failure ends the run. */
     di_status (*rows)(void *ctx, int64_t pos, int rows, const float *logits, di_error *err);
     void *ctx;
     const struct di_trace *trace; /* or NULL */
-    float *features;              /* or NULL: act [n, taps * hidden_size] */
+    float DI_DEVICE *features;    /* or NULL: act [n, taps * hidden_size] */
 };
 /* Uses slot 0 of the store from position 0 on and leaves its state there. */
 di_status di_score_run(struct di_model *m, struct di_kv_store *s, const struct di_score *a, di_error *err);

@@ -5,7 +5,8 @@
 /* ---------------------------------------------------------------- buffers */
 
 /* Lay out the buffers behind `base` (NULL: only count). One line an array: name, values a row, bytes a value. */
-static size_t lay_out(const struct di_backend *be, int max_rows, uint8_t *base, struct di_pass_buffers *b, void **row_block)
+static size_t lay_out(const struct di_backend *be, int max_rows, uint8_t DI_DEVICE *base, struct di_pass_buffers *b,
+                      void DI_DEVICE **row_block)
 {
     const struct di_config *c = be->params.config;
     size_t m = (size_t)max_rows, act = be->ops->act_bytes, d = (size_t)c->hidden_size, s = (size_t)c->hc_mult, hd = (size_t)c->head_dim;
@@ -54,7 +55,7 @@ static size_t lay_out(const struct di_backend *be, int max_rows, uint8_t *base, 
     *row_block = base;
     size_t at = di_step_rows_bytes(c, max_rows);
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) {
-        void *p = base ? base + at : NULL;
+        void DI_DEVICE *p = base ? base + at : NULL;
         memcpy(arrays[i].field, &p, sizeof p);
         at += (m * arrays[i].values * arrays[i].bytes + 63) & ~(size_t)63;
     }
@@ -68,7 +69,7 @@ size_t di_forward_bytes(const struct di_backend *be, int max_rows)
     return lay_out(be, max_rows, NULL, &ignored, &block);
 }
 
-void di_pass_trace(struct di_pass *x, const char *name, int layer, void *data, size_t row_bytes, const int32_t *counts)
+void di_pass_trace(struct di_pass *x, const char *name, int layer, void DI_DEVICE *data, size_t row_bytes, const int32_t DI_DEVICE *counts)
 {
     const struct di_trace *t = x->step->trace;
     if (t)
@@ -78,7 +79,8 @@ void di_pass_trace(struct di_pass *x, const char *name, int layer, void *data, s
 
 /* ---------------------------------------------------------------- angles */
 
-static void rope_angles(struct di_pass *x, int m, const int32_t *pos, const float *freq, float *cos, float *sin)
+static void rope_angles(struct di_pass *x, int m, const int32_t DI_DEVICE *pos, const float DI_DEVICE *freq, float DI_DEVICE *cos,
+                        float DI_DEVICE *sin)
 {
     x->ops->rope_angles(
         x->be, &(struct di_op_rope_angles){.m = m, .half = x->c->qk_rope_head_dim / 2, .pos = pos, .freq = freq, .cos = cos, .sin = sin});
@@ -101,10 +103,10 @@ static void group_angles(struct di_pass *x)
 /* ---------------------------------------------------------------- bounded replay */
 
 /* The kept rows of *values, which trades places with *spare. */
-static void gather_kept(struct di_pass *x, int width, void **values, void **spare)
+static void gather_kept(struct di_pass *x, int width, void DI_DEVICE **values, void DI_DEVICE **spare)
 {
     x->ops->gather(x->be, &(struct di_op_gather){.n = x->set->rows.m, .width = width, .rows = x->set->kept, .x = *values, .y = *spare});
-    void *kept = *spare;
+    void DI_DEVICE *kept = *spare;
     *spare = *values;
     *values = kept;
 }
@@ -135,7 +137,7 @@ static void features(struct di_pass *x, int l)
                                        .streams = c->hc_mult,
                                        .d = c->hidden_size,
                                        .x = x->b.x,
-                                       .y = (char *)x->step->features + (size_t)(t * c->hidden_size) * x->ops->act_bytes,
+                                       .y = (char DI_DEVICE *)x->step->features + (size_t)(t * c->hidden_size) * x->ops->act_bytes,
                                        .ld = width,
                                        .to = x->set->kept,
                                    });
@@ -183,9 +185,9 @@ static void head(struct di_pass *x)
 di_status di_model_step(struct di_model *m, const struct di_step *step, di_error *err)
 {
     struct di_pass x = {.m = m, .c = m->c, .be = m->be, .ops = m->be->ops, .step = step, .eps = (float)m->c->rms_norm_eps};
-    void *row_block;
+    void DI_DEVICE *row_block;
     lay_out(m->be, m->params.max_rows, m->activations, &x.b, &row_block);
-    di_status status = di_step_rows_fill(m, step, row_block, &x.rows, err);
+    di_status status = di_step_rows_send(m, step, row_block, &x.rows, err);
     x.set = &x.rows.all;
     if (status != DI_OK || x.set->rows.m == 0)
         return status;

@@ -128,7 +128,7 @@ static di_status plan_with(const struct di_config *c, const struct di_model_para
     for (int l = 0; l < c->num_hidden_layers; l++)
         layers[l].experts = experts;
     *out = (struct di_model_plan){.scratch_bytes = be->scratch_bytes};
-    out->activation_bytes = di_forward_bytes(be, params->max_rows);
+    out->activation_bytes = di_forward_bytes(be, params->max_rows) + di_step_rows_bytes(c, params->max_rows);
     TRY(each_model_matrix(c, layers, &head, plan_matrix, &(struct planner){be, out}));
     /* Read in place: embedding rows, norms, hyper-connection matrices, and the engram tables, of which long runs touch every page. */
     uint64_t s = (uint64_t)c->hc_mult, d = (uint64_t)c->hidden_size;
@@ -180,7 +180,7 @@ static di_status load_matrix(void *ctx, int layer, const struct binding *b)
     *b->w = (struct di_weight){b->type, b->n, b->k, b->groups, w->data, s ? s->data : NULL, NULL};
     size_t bytes = packed_bytes(m->be, b);
     if (bytes) {
-        m->be->ops->weight_pack(m->be, b->w, (uint8_t *)m->packed + ld->at);
+        m->be->ops->weight_pack(m->be, b->w, (uint8_t DI_DEVICE *)m->packed + ld->at);
         ld->at += bytes;
         di_tensor_forget(w);
         if (s)
@@ -228,14 +228,15 @@ static di_status load_engram(struct di_model *m, int l, di_error *err)
     VECTOR(w->engram.scale, "engram.embed.scale");
     VECTOR(q, "engram.q_weight");
     VECTOR(k, "engram.k_weight");
-    w->engram.qk = di_arena_alloc(&m->arena, n * sizeof(float));
-    CHECK(w->engram.qk, err, DI_ERR_MEMORY, "", "out of memory for the engram weights of layer %d", l);
+    float *qk = di_arena_alloc(&m->arena, n * sizeof *qk);
+    CHECK(qk, err, DI_ERR_MEMORY, "", "out of memory for the engram weights of layer %d", l);
     for (size_t i = 0; i < n; i++) {
         uint16_t a, b;
         memcpy(&a, q + 2 * i, 2);
         memcpy(&b, k + 2 * i, 2);
-        w->engram.qk[i] = di_bf16_to_f32(a) * di_bf16_to_f32(b);
+        qk[i] = di_bf16_to_f32(a) * di_bf16_to_f32(b);
     }
+    w->engram.qk = qk;
 out:
     return status;
 }
@@ -284,9 +285,8 @@ static di_status load_weights(struct di_model *m, di_error *err)
     TRY(vector(m, err, (const void **)&m->norm, "norm.weight", 0));
     TRY(plan_with(c, &m->params, m->be, &plan, err));
     m->packed_bytes = plan.packed_bytes;
-    m->packed = di_malloc_aligned(m->packed_bytes);
+    m->packed = m->be->ops->alloc(m->be, DI_MEMORY_WEIGHTS, m->packed_bytes);
     CHECK(m->packed, err, DI_ERR_MEMORY, "", "out of memory for %zu bytes of repacked weights", m->packed_bytes);
-    di_advise_huge(m->packed, m->packed_bytes);
     TRY(each_model_matrix(c, m->layers, &m->head, load_matrix, &(struct loader){m, 0, 0, plan.packed_bytes, err}));
 out:
     return status;
@@ -333,8 +333,9 @@ di_status di_model_open(const char *dir, const struct di_model_params *params, s
     TRY(load_engram_tables(m, params->token_map, err));
     TRY(load_weights(m, err));
     m->activation_bytes = di_forward_bytes(m->be, params->max_rows);
-    m->activations = di_malloc_aligned(m->activation_bytes);
-    CHECK(m->activations, err, DI_ERR_MEMORY, "", "out of memory for %zu bytes of activations", m->activation_bytes);
+    m->activations = di_device_alloc(m->be, m->activation_bytes);
+    m->row_staging = di_staging_alloc(m->be, di_step_rows_bytes(m->c, params->max_rows));
+    CHECK(m->activations && m->row_staging, err, DI_ERR_MEMORY, "", "out of memory for %zu bytes of activations", m->activation_bytes);
     TRY(di_checkpoint_check(&m->ck, err)); /* all of it was read while it was the same */
     *out = m;
     m = NULL;
@@ -347,10 +348,12 @@ void di_model_close(struct di_model *m)
 {
     if (!m)
         return;
-    if (m->be)
+    if (m->be) {
+        m->be->ops->release(m->be, DI_MEMORY_WEIGHTS, m->packed);
+        di_device_free(m->be, m->activations);
+        di_staging_free(m->be, m->row_staging);
         m->be->ops->destroy(m->be);
-    di_free_aligned(m->packed);
-    di_free_aligned(m->activations);
+    }
     di_checkpoint_close(&m->ck);
     di_arena_fini(&m->arena);
     di_free(m);

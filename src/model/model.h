@@ -8,7 +8,8 @@
 
 enum di_rope { DI_ROPE_MAIN, DI_ROPE_COMPRESS };
 
-/* One layer: in what it differs from others (di_layer_shape), then its weights (bind.c). */
+/* One layer: in what it differs from others (di_layer_shape), then its weights (bind.c). Vectors and tables are read where the checkpoint is
+ * mapped, unless they were copied to an arena. */
 struct di_layer {
     int ring;                      /* its window ring; stages of the draft count on behind the backbone */
     int n_experts, k;              /* routed experts, and how many of them a row has */
@@ -20,28 +21,28 @@ struct di_layer {
     enum di_rope rope;             /* of its queries and windows */
     int engram_table;              /* -1: none */
 
-    const uint8_t *attn_norm, *ffn_norm, *q_norm, *kv_norm; /* bf16 vectors */
+    const uint8_t DI_DEVICE *attn_norm, *ffn_norm, *q_norm, *kv_norm; /* bf16 vectors */
     struct di_weight wq_a, wq_b, wkv, wo_a, wo_b;
-    const float *attn_sink;
+    const float DI_DEVICE *attn_sink;
     struct {
-        const float *fn, *base, *scale;
+        const float DI_DEVICE *fn, *base, *scale;
     } hc_attn, hc_ffn;
     struct di_weight gate;
-    const float *gate_bias, *gate_bias_vl;
+    const float DI_DEVICE *gate_bias, *gate_bias_vl;
     struct di_expert *experts, shared; /* [n_routed_experts] */
     struct {
         struct di_weight wkv, wgate; /* wgate at ratio 2 only */
-        const uint8_t *norm;
+        const uint8_t DI_DEVICE *norm;
     } compressor; /* KV sources */
     struct {
         struct di_weight wk; /* KV sources */
-        const uint8_t *k_norm;
+        const uint8_t DI_DEVICE *k_norm;
         struct di_weight wq_b, weights_proj; /* index sources */
     } indexer;
     struct {
-        const uint8_t *table, *scale;
+        const uint8_t DI_DEVICE *table, *scale;
         struct di_weight wkv;
-        float *qk; /* q_weight * k_weight, [streams, hidden] */
+        float DI_DEVICE *qk; /* q_weight * k_weight, [streams, hidden] */
     } engram;
 };
 
@@ -64,14 +65,16 @@ struct di_model {
     struct di_model_params params;
     struct di_backend *be;
     struct di_layer *layers;
-    const uint8_t *embed, *norm;
+    const uint8_t DI_DEVICE *embed, *norm;
     struct di_weight head;
-    void *packed; /* one region of all repacked weights */
+    void DI_DEVICE *packed; /* one region of all repacked weights */
     size_t packed_bytes, activation_bytes;
     float rope_main[DI_MAX_ROPE], rope_compress[DI_MAX_ROPE]; /* frequencies [qk_rope_head_dim / 2] */
     struct di_engram engram;
     int32_t *token_map;
-    void *activations; /* one region, carved by backbone.c */
+    void DI_DEVICE *activations; /* one region, carved by backbone.c */
+    void *row_staging;           /* the integers of the latest step, and when the device has them */
+    uint64_t row_fence;
     struct di_arena arena;
 };
 
@@ -86,19 +89,19 @@ di_status di_model_plan(const struct di_config *c, const struct di_model_params 
 di_status di_model_open(const char *dir, const struct di_model_params *params, struct di_model **out, di_error *err);
 void di_model_close(struct di_model *m);
 
-/* A place in the forward pass at which a test looks at (or replaces) values. `data` is writable. Act arrays are fp32 on the CPU. */
+/* A place in the forward pass at which a test looks at (or replaces) values. Act arrays are fp32 on the CPU. */
 struct di_trace_point {
     const char
         *name; /* "layer_in", "streams_attn", "streams", "pre", "experts", "expert_weights", "window", "selected", "candidates", "scores" */
     int layer, rows;
     size_t row_bytes;
-    void *data;
-    const int32_t *counts; /* of lists: entries used in each row */
+    void DI_DEVICE *data;
+    const int32_t DI_DEVICE *counts; /* of lists: entries used in each row */
 };
 struct di_trace {
     void (*at)(void *ctx, const struct di_trace_point *p);
     void *ctx;
-    float *scores; /* [max_rows, scores_ld] space for index scores, or NULL */
+    float DI_DEVICE *scores; /* [max_rows, scores_ld] space for index scores, or NULL */
     int64_t scores_ld;
 };
 
@@ -114,7 +117,7 @@ struct di_replay {
  * half. */
 int di_tail_layer(const struct di_config *c);
 
-/* One step: rows of any number of requests. Request state (rings, tails, pages) is addressed by slot; pages must cover the new positions.
+/* One step: rows of any number of requests, computed when a fence behind it is reached. Request state (rings, tails, pages) is addressed by slot; pages must cover the new positions.
  * */
 struct di_step {
     int n_chunks;
@@ -124,8 +127,8 @@ struct di_step {
     struct di_kv kv;
     int n_logits;
     const int32_t *logit_rows; /* [n_logits] rows that want logits; none before the tail of its chunk */
-    float *logits;             /* [n_logits, vocab_size] */
-    float *features;           /* NULL, or act [m, n_dspark_targets * hidden_size]: the DSpark taps; rows before a tail are left alone */
+    float DI_DEVICE *logits;   /* [n_logits, vocab_size] */
+    float DI_DEVICE *features; /* NULL, or act [m, n_dspark_targets * hidden_size]: the DSpark taps; rows before a tail are left alone */
     const struct di_trace *trace;
 };
 /* DI_ERR_IO when a file of the checkpoint has changed since it was opened: what was computed may be wrong, and so it stays.
@@ -140,7 +143,8 @@ void di_layer_shape(const struct di_config *c, int l, struct di_layer *out);
 void di_rope_freq_main(const struct di_config *c, float *freq);
 void di_rope_freq_compress(const struct di_config *c, float *freq);
 
-/* Bytes of activations for max_rows rows. */
+/* Bytes of the integers of a step of max_rows rows, and of its activations with a copy of those. */
+size_t di_step_rows_bytes(const struct di_config *c, int max_rows);
 size_t di_forward_bytes(const struct di_backend *be, int max_rows);
 
 #endif

@@ -10,46 +10,45 @@
 /* Rows that go through layers together: all of a step, or what bounded replay leaves of them. */
 struct di_row_set {
     struct di_rows rows;
-    const int32_t *kept;       /* [m] the step's row that a row was, NULL = itself */
-    const int32_t *logit_rows; /* [n_logits] of these rows */
-    const uint8_t *image;      /* [m] */
+    const int32_t DI_DEVICE *kept;       /* [m] the step's row that a row was, NULL = itself */
+    const int32_t DI_DEVICE *logit_rows; /* [n_logits] of these rows */
+    const uint8_t DI_DEVICE *image;      /* [m] */
 };
 
 /* The groups of one ratio that a step closes and writes. */
 struct di_closed_groups {
     int n;
-    const int32_t *rows, *pos; /* [n] the row that closes it, and the position of its first token */
+    const int32_t DI_DEVICE *rows, *pos; /* [n] the row that closes it, and the position of its first token */
 };
 
-/* Everything that is known of a step before it runs. The arrays lie in one block. */
+/* Everything that is known of a step before it runs. The arrays lie in one block on the device. */
 struct di_step_rows {
-    struct di_row_set all, tails;      /* tails: with a tail_layer */
-    int tail_layer;                    /* where bounded replay leaves the rows before the tails behind; -1: none does in this step */
-    struct di_closed_groups closed[2]; /* by ratio - 1 */
-    const int32_t *ids;                /* [m] */
-    const int64_t *engram_rows;        /* [n_engram][m][columns] */
+    struct di_row_set all, tails;         /* tails: with a tail_layer */
+    int tail_layer;                       /* where bounded replay leaves the rows before the tails behind; -1: none does in this step */
+    struct di_closed_groups closed[2];    /* by ratio - 1 */
+    const int32_t DI_DEVICE *ids;         /* [m] */
+    const int64_t DI_DEVICE *engram_rows; /* [n_engram][m][columns] */
 };
 
-/* Bytes of the block for a step of m rows. */
-size_t di_step_rows_bytes(const struct di_config *c, int m);
-/* Check a step and write its integers into a block for the model's max_rows. Errors as of di_model_step. */
-di_status di_step_rows_fill(const struct di_model *m, const struct di_step *step, void *block, struct di_step_rows *out, di_error *err);
+/* Check a step, write its integers into the model's staging block and send them to `block`, which has room for max_rows, in one copy. Waits
+ * until those of the step before have left. Errors as of di_model_step. */
+di_status di_step_rows_send(struct di_model *m, const struct di_step *step, void DI_DEVICE *block, struct di_step_rows *out, di_error *err);
 
 /* ---------------------------------------------------------------- the pass */
 
 struct di_pass_buffers {
-    void *x, *n, *nq, *y; /* streams; normalised input; its Q8 values; output of a sub-layer */
-    float *pre_attn, *pre_ffn, *post, *comb;
-    void *qr, *q, *o, *a, *kv;
-    uint8_t *window; /* packed window rows of the step, rows of layout.window_row_bytes */
-    float *comp_kv, *comp_gate;
-    void *latent, *key, *iq, *iw;
-    int32_t *sel, *sel_n, *cand, *cand_n, *experts;
-    float *expert_weights;
-    void *e, *ekv;                                    /* ekv also takes the streams of the kept rows */
-    float *cos_main, *sin_main, *cos_comp, *sin_comp; /* of rows */
+    void DI_DEVICE *x, *n, *nq, *y; /* streams; normalised input; its Q8 values; output of a sub-layer */
+    float DI_DEVICE *pre_attn, *pre_ffn, *post, *comb;
+    void DI_DEVICE *qr, *q, *o, *a, *kv;
+    uint8_t DI_DEVICE *window; /* packed window rows of the step, rows of layout.window_row_bytes */
+    float DI_DEVICE *comp_kv, *comp_gate;
+    void DI_DEVICE *latent, *key, *iq, *iw;
+    int32_t DI_DEVICE *sel, *sel_n, *cand, *cand_n, *experts;
+    float DI_DEVICE *expert_weights;
+    void DI_DEVICE *e, *ekv;                                    /* ekv also takes the streams of the kept rows */
+    float DI_DEVICE *cos_main, *sin_main, *cos_comp, *sin_comp; /* of rows */
     struct {
-        float *cos, *sin;
+        float DI_DEVICE *cos, *sin;
     } group[2]; /* of closed groups, by ratio - 1 */
 };
 
@@ -66,13 +65,14 @@ struct di_pass {
 };
 
 /* Let a trace look at [set rows, row_bytes]; counts: entries used of each row of a list, or NULL. */
-void di_pass_trace(struct di_pass *x, const char *name, int layer, void *data, size_t row_bytes, const int32_t *counts);
+void di_pass_trace(struct di_pass *x, const char *name, int layer, void DI_DEVICE *data, size_t row_bytes, const int32_t DI_DEVICE *counts);
 
 /* ---------------------------------------------------------------- sites: sites.c */
 
 /* Hyper-connections (spec §5.2): the three mixing results of a site; n = norm of the streams collapsed with `pre`; streams += y. */
-void di_site_hc_mix(struct di_pass *x, const float *fn, const float *base, const float *scale, float *pre);
-void di_site_hc_norm(struct di_pass *x, const float *pre, const uint8_t *w);
+void di_site_hc_mix(struct di_pass *x, const float DI_DEVICE *fn, const float DI_DEVICE *base, const float DI_DEVICE *scale,
+                    float DI_DEVICE *pre);
+void di_site_hc_norm(struct di_pass *x, const float DI_DEVICE *pre, const uint8_t DI_DEVICE *w);
 void di_site_hc_expand(struct di_pass *x);
 void di_site_engram(struct di_pass *x, const struct di_layer *w);     /* spec §5.9, streams -> streams */
 void di_site_compressor(struct di_pass *x, const struct di_layer *w); /* spec §5.6, n -> the pages: the groups that this step closes */

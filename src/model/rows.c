@@ -1,5 +1,5 @@
 /* The integers of a step: which rows there are, what they read and close, where their logits go. All of them are written before the launch
- * into one block of one layout. What depends on places alone comes first; ids, image flags and engram rows, which follow from tokens, are
+ * into one staging block, which goes up in one copy. What depends on places alone comes first; ids, image flags and engram rows, which follow from tokens, are
  * the end of the block. */
 #include "model/pass.h"
 
@@ -162,7 +162,7 @@ static int32_t place_of(const int32_t *kept, int m, int32_t row)
 /* Spec §8.2, as DeepInfer defines it: behind the norm and the compressor of the last KV source nothing but the tails of the prompts is
  * needed, and every window begins at its tail, this layer's own too. With `mask` the rows before the tail go on, for nothing: the test
  * oracle. They see themselves, and no row that counts sees them. */
-static void fill_tails(const struct di_step *s, const struct arrays *a, int m_all, struct di_row_set *out)
+static void fill_tails(const struct di_step *s, const struct arrays *a, struct di_step_rows *out)
 {
     const struct set_arrays *all = &a->all, *tails = &a->tails;
     int n = 0, m = 0;
@@ -184,11 +184,8 @@ static void fill_tails(const struct di_step *s, const struct arrays *a, int m_al
     }
     for (int i = 0; i < s->n_logits; i++)
         tails->logit_rows[i] = place_of(tails->kept, m, s->logit_rows[i]);
-    *out = (struct di_row_set){
-        .rows = {.m = m, .n_chunks = n, .chunks = tails->chunks, .pos = tails->pos, .chunk = tails->chunk, .window_floor = tails->floor},
-        .kept = m < m_all ? tails->kept : NULL,
-        .logit_rows = tails->logit_rows,
-        .image = tails->image};
+    out->tails.rows.m = m;
+    out->tails.rows.n_chunks = n;
 }
 
 /* ---------------------------------------------------------------- what follows from tokens */
@@ -222,31 +219,60 @@ static void fill_from_tokens(const struct di_model *m, const struct di_step *s, 
         a->tails.image[i] = a->all.image[a->tails.kept[i]];
 }
 
-di_status di_step_rows_fill(const struct di_model *m, const struct di_step *s, void *block, struct di_step_rows *out, di_error *err)
+/* ---------------------------------------------------------------- the block */
+
+/* The same arrays where the device has them. */
+static void place_rows(const struct arrays *a, bool replays, struct di_step_rows *out)
+{
+    struct di_row_set *all = &out->all, *tails = &out->tails;
+    *all = (struct di_row_set){.rows = {.m = all->rows.m,
+                                        .n_chunks = all->rows.n_chunks,
+                                        .chunks = a->all.chunks,
+                                        .pos = a->all.pos,
+                                        .chunk = a->all.chunk,
+                                        .window_floor = replays ? a->all.floor : NULL},
+                               .logit_rows = a->all.logit_rows,
+                               .image = a->all.image};
+    *tails = (struct di_row_set){.rows = {.m = tails->rows.m,
+                                          .n_chunks = tails->rows.n_chunks,
+                                          .chunks = a->tails.chunks,
+                                          .pos = a->tails.pos,
+                                          .chunk = a->tails.chunk,
+                                          .window_floor = a->tails.floor},
+                                 .kept = tails->rows.m < all->rows.m ? a->tails.kept : NULL,
+                                 .logit_rows = a->tails.logit_rows,
+                                 .image = a->tails.image};
+    for (int i = 0; i < 2; i++) {
+        out->closed[i].rows = a->closed_rows[i];
+        out->closed[i].pos = a->closed_pos[i];
+    }
+    out->ids = a->ids;
+    out->engram_rows = a->engram_rows;
+}
+
+di_status di_step_rows_send(struct di_model *m, const struct di_step *s, void DI_DEVICE *block, struct di_step_rows *out, di_error *err)
 {
     di_status status = DI_OK;
-    struct arrays a;
-    int n_rows, tail_layer;
+    struct di_backend *be = m->be;
+    struct arrays here, there;
+    int n_rows;
+    *out = (struct di_step_rows){.tail_layer = -1};
     TRY(check_chunks(m, s, &n_rows, err));
-    TRY(find_tails(m, s, &tail_layer, err));
-    lay_out(m->c, n_rows, tail_layer >= 0, block, &a);
-    *out = (struct di_step_rows){.tail_layer = tail_layer, .ids = a.ids, .engram_rows = a.engram_rows};
-    for (int i = 0; i < 2; i++)
-        out->closed[i] = (struct di_closed_groups){.rows = a.closed_rows[i], .pos = a.closed_pos[i]};
-    out->all = (struct di_row_set){.rows = {.m = n_rows,
-                                            .n_chunks = s->n_chunks,
-                                            .chunks = a.all.chunks,
-                                            .pos = a.all.pos,
-                                            .chunk = a.all.chunk,
-                                            .window_floor = s->replay ? a.all.floor : NULL},
-                                   .logit_rows = a.all.logit_rows,
-                                   .image = a.all.image};
-    fill_places(s, &a, out);
-    if (tail_layer >= 0) {
-        TRY(check_tails(s, &a, err));
-        fill_tails(s, &a, n_rows, &out->tails);
+    TRY(find_tails(m, s, &out->tail_layer, err));
+    TRY(be->ops->wait(be, m->row_fence, err));
+    bool tails = out->tail_layer >= 0;
+    out->all.rows = (struct di_rows){.m = n_rows, .n_chunks = s->n_chunks};
+    size_t bytes = lay_out(m->c, n_rows, tails, m->row_staging, &here);
+    lay_out(m->c, n_rows, tails, (uint8_t *)block, &there); /* addresses only */
+    fill_places(s, &here, out);
+    if (tails) {
+        TRY(check_tails(s, &here, err));
+        fill_tails(s, &here, out);
     }
-    fill_from_tokens(m, s, &a, n_rows, out->tails.rows.m);
+    fill_from_tokens(m, s, &here, n_rows, out->tails.rows.m);
+    be->ops->copy(be, &(struct di_op_copy){1, &(struct di_copy_span){block, m->row_staging, bytes}});
+    m->row_fence = be->ops->fence(be);
+    place_rows(&there, s->replay != NULL, out);
 out:
     return status;
 }

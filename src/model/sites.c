@@ -8,23 +8,23 @@ static int rows_of(const struct di_pass *x)
     return x->set->rows.m;
 }
 
-static void linear(struct di_pass *x, int m, const struct di_weight *w, const void *in, void *out)
+static void linear(struct di_pass *x, int m, const struct di_weight *w, const void DI_DEVICE *in, void DI_DEVICE *out)
 {
     x->ops->linear(x->be, &(struct di_op_linear){.m = m, .w = w, .x = in, .y = out});
 }
 
-static void linear_f32(struct di_pass *x, const struct di_weight *w, const void *in, float *out)
+static void linear_f32(struct di_pass *x, const struct di_weight *w, const void DI_DEVICE *in, float DI_DEVICE *out)
 {
     x->ops->linear(x->be, &(struct di_op_linear){.m = rows_of(x), .w = w, .x = in, .y = out, .out_f32 = true});
 }
 
-static void quant8(struct di_pass *x, int k, const void *in, void *out)
+static void quant8(struct di_pass *x, int k, const void DI_DEVICE *in, void DI_DEVICE *out)
 {
     x->ops->quant8(x->be, &(struct di_op_quant8){rows_of(x), k, in, out});
 }
 
 /* The input of a class R linear: quantised into `space`, or as it is. */
-static const void *linear_input(struct di_pass *x, int k, const void *in, void *space)
+static const void DI_DEVICE *linear_input(struct di_pass *x, int k, const void DI_DEVICE *in, void DI_DEVICE *space)
 {
     if (!x->be->params.numerics.q_linear)
         return in;
@@ -34,7 +34,8 @@ static const void *linear_input(struct di_pass *x, int k, const void *in, void *
 
 /* ---------------------------------------------------------------- hyper-connections */
 
-void di_site_hc_mix(struct di_pass *x, const float *fn, const float *base, const float *scale, float *pre)
+void di_site_hc_mix(struct di_pass *x, const float DI_DEVICE *fn, const float DI_DEVICE *base, const float DI_DEVICE *scale,
+                    float DI_DEVICE *pre)
 {
     x->ops->hc_mix(x->be, &(struct di_op_hc_mix){.m = rows_of(x),
                                                  .streams = x->c->hc_mult,
@@ -51,7 +52,7 @@ void di_site_hc_mix(struct di_pass *x, const float *fn, const float *base, const
                                                  .comb = x->b.comb});
 }
 
-void di_site_hc_norm(struct di_pass *x, const float *pre, const uint8_t *w)
+void di_site_hc_norm(struct di_pass *x, const float DI_DEVICE *pre, const uint8_t DI_DEVICE *w)
 {
     x->ops->hc_norm(x->be, &(struct di_op_hc_norm){.m = rows_of(x),
                                                    .streams = x->c->hc_mult,
@@ -108,7 +109,7 @@ static void store_groups(struct di_pass *x, const struct di_layer *w, const stru
     const struct di_pass_buffers *b = &x->b;
     const struct di_rows *rows = &x->set->rows;
     int src = w->kv_source, half = c->qk_rope_head_dim / 2;
-    const float *cos = b->group[w->ratio - 1].cos, *sin = b->group[w->ratio - 1].sin;
+    const float DI_DEVICE *cos = b->group[w->ratio - 1].cos, *sin = b->group[w->ratio - 1].sin;
     x->ops->compress(x->be, &(struct di_op_compress){.n_closed = g->n,
                                                      .closed = g->rows,
                                                      .rows = rows,
@@ -169,7 +170,7 @@ void di_site_compressor(struct di_pass *x, const struct di_layer *w)
 }
 
 /* Spec §5.7: the list of selected groups that this layer and those after it use. qr is quantised already. */
-static void indexer(struct di_pass *x, const struct di_layer *w, const void *qr)
+static void indexer(struct di_pass *x, const struct di_layer *w, const void DI_DEVICE *qr)
 {
     const struct di_config *c = x->c;
     const struct di_pass_buffers *b = &x->b;
@@ -208,7 +209,7 @@ static void indexer(struct di_pass *x, const struct di_layer *w, const void *qr)
 }
 
 /* Rotate the heads in place. */
-static void rope(struct di_pass *x, bool inverse, void *heads, const float *cos, const float *sin)
+static void rope(struct di_pass *x, bool inverse, void DI_DEVICE *heads, const float DI_DEVICE *cos, const float DI_DEVICE *sin)
 {
     const struct di_config *c = x->c;
     x->ops->rope(x->be, &(struct di_op_rope){.m = rows_of(x),
@@ -227,8 +228,8 @@ void di_site_attention(struct di_pass *x, const struct di_layer *w)
     const struct di_pass_buffers *b = &x->b;
     int m = rows_of(x), heads = c->num_attention_heads, d = c->head_dim;
     bool compress = w->rope == DI_ROPE_COMPRESS;
-    const float *cos = compress ? b->cos_comp : b->cos_main, *sin = compress ? b->sin_comp : b->sin_main;
-    const void *nq = linear_input(x, c->hidden_size, b->n, b->nq);
+    const float DI_DEVICE *cos = compress ? b->cos_comp : b->cos_main, *sin = compress ? b->sin_comp : b->sin_main;
+    const void DI_DEVICE *nq = linear_input(x, c->hidden_size, b->n, b->nq);
     linear(x, m, &w->wq_a, nq, b->qr);
     linear(x, m, &w->wkv, nq, b->kv);
     x->ops->window_store(x->be, &(struct di_op_window_store){.m = m,
@@ -242,7 +243,7 @@ void di_site_attention(struct di_pass *x, const struct di_layer *w)
                                                              .rows = b->window});
     di_pass_trace(x, "window", w->ring, b->window, x->be->layout.window_row_bytes, NULL);
     x->ops->rmsnorm(x->be, &(struct di_op_rmsnorm){.m = m, .d = c->q_lora_rank, .eps = x->eps, .x = b->qr, .w = w->q_norm, .y = b->qr});
-    const void *qr = linear_input(x, c->q_lora_rank, b->qr, b->qr);
+    const void DI_DEVICE *qr = linear_input(x, c->q_lora_rank, b->qr, b->qr);
     linear(x, m, &w->wq_b, qr, b->q);
     rope(x, false, b->q, cos, sin);
     if (w->is_index_source)

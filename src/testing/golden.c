@@ -66,7 +66,6 @@ di_status di_golden_run(const struct di_golden *g, const struct di_golden_run *r
                         struct di_kv_store **s, di_error *err)
 {
     di_status status = DI_OK;
-    float *space = NULL;
     struct di_model_params p = {.max_rows = run->chunk, .max_context = g->n_ids, .threads = run->threads, .isa = run->isa};
     const struct di_tensor *map = di_golden_field(g, NULL, "engram_token_map");
     p.token_map = map ? (const int32_t *)(const void *)map->data : NULL;
@@ -74,7 +73,7 @@ di_status di_golden_run(const struct di_golden *g, const struct di_golden_run *r
     *s = NULL;
     CHECK(numerics_of(run->mode, &p.numerics), err, DI_ERR_INVALID, "mode", "unknown mode %s", run->mode);
     TRY(di_model_open(g->dir, &p, m, err));
-    TRY(di_kv_store_create(&(*m)->be->layout, 1, di_kv_blocks_for(g->n_ids), g->n_ids, s, err));
+    TRY(di_kv_store_create((*m)->be, &(*m)->be->layout, 1, di_kv_blocks_for(g->n_ids), g->n_ids, s, err));
     struct sink sink = {logits, (size_t)(*m)->c->vocab_size};
     struct di_score score = {.ids = g->ids,
                              .n = g->n_ids,
@@ -84,11 +83,7 @@ di_status di_golden_run(const struct di_golden *g, const struct di_golden_run *r
                              .ctx = &sink,
                              .trace = run->trace,
                              .features = run->features};
-    space = di_calloc((size_t)run->chunk * sink.vocab, sizeof *space);
-    CHECK(space, err, DI_ERR_MEMORY, "", "out of memory for logits");
-    score.logits = space;
     TRY(di_score_run(*m, *s, &score, err));
 out:
-    di_free(space);
     return status;
 }

@@ -22,7 +22,7 @@ struct di_golden_run {
     int threads, chunk; /* chunk rows a step */
     int decode_from;    /* from this position on one row a step; n_ids = never */
     const struct di_trace *trace;
-    float *features; /* NULL or act [n_ids, taps * hidden] */
+    float DI_DEVICE *features; /* NULL or act [n_ids, taps * hidden] */
 };
 /* Prefill (and decode) all ids in one slot; logits of every row into logits [n_ids, vocab]. The model and the store stay open in *m and *s
  * for a look at the caches; close them. */

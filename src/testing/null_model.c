@@ -1,3 +1,4 @@
+#define DI_ON_DEVICE /* it is the device */
 #include "testing/null_model.h"
 
 /* Cached rows of 8 bytes hold the hash of the prefix that ends with their position; key rows of source 0 the token too. */

@@ -2,6 +2,7 @@
 #ifndef DI_BACKEND_CPU_CPU_H
 #define DI_BACKEND_CPU_CPU_H
 
+#define DI_ON_DEVICE /* the only place where the CPU back end takes the mark off */
 #include "backend/backend.h"
 #include "base/threads.h"
 
@@ -30,6 +31,13 @@ static inline size_t max2(size_t a, size_t b)
 {
     return a > b ? a : b;
 }
+
+/* The memory ops, of every instruction set. */
+void *di_cpu_alloc(struct di_backend *be, enum di_memory kind, size_t bytes);
+void di_cpu_release(struct di_backend *be, enum di_memory kind, void *p);
+void di_cpu_copy(struct di_backend *be, const struct di_op_copy *d);
+uint64_t di_cpu_fence(struct di_backend *be);
+di_status di_cpu_wait(struct di_backend *be, uint64_t fence, di_error *err);
 
 /* The reference: every op, single-threaded, plain C, all numerics. */
 extern const struct di_ops di_cpu_ref_ops;

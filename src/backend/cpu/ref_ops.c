@@ -25,6 +25,11 @@ static void ref_sample(struct di_backend *be, const struct di_op_sample *d)
 const struct di_ops di_cpu_ref_ops = {
     .name = "ref",
     .act_bytes = sizeof(float),
+    .alloc = di_cpu_alloc,
+    .release = di_cpu_release,
+    .copy = di_cpu_copy,
+    .fence = di_cpu_fence,
+    .wait = di_cpu_wait,
     .weight_bytes = ref_weight_bytes,
     .weight_pack = ref_weight_pack,
     .embed = ref_embed,

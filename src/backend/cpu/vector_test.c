@@ -403,11 +403,8 @@ static void test_engram(void **state)
 #define SLOTS 3
 struct world {
     struct di_kv kv;
-    uint8_t *ring[SLOTS];
-    float *tail[SLOTS];
-    const int32_t *pages[SLOTS];
     int32_t *page_store;
-    size_t blocks_bytes;
+    size_t blocks_bytes, state_bytes;
 };
 
 static void fill_bytes(uint8_t *p, size_t n, unsigned least, unsigned range)
@@ -427,13 +424,16 @@ static void world_create(struct world *w, const struct di_kv_layout *l, int cont
         w->page_store[i] = (int32_t)((int64_t)i * 7919 % n); /* a permutation: 7919 is a prime that does not divide n */
     assert_true(n % 7919 != 0);
     w->blocks_bytes = (size_t)n * l->block_bytes;
-    w->kv = (struct di_kv){l, alloc(w->blocks_bytes), w->ring, w->tail, w->pages};
+    w->state_bytes = SLOTS * di_kv_state_bytes(l);
+    w->kv = (struct di_kv){.layout = l,
+                           .blocks = alloc(w->blocks_bytes),
+                           .state = alloc(w->state_bytes),
+                           .state_stride = di_kv_state_bytes(l),
+                           .pages = w->page_store,
+                           .pages_per_slot = per_slot};
     float x[512];
     for (int s = 0; s < SLOTS; s++) {
-        w->pages[s] = w->page_store + s * per_slot;
-        w->ring[s] = alloc(l->ring_bytes);
-        w->tail[s] = alloc(l->tail_bytes);
-        fill(w->tail[s], l->tail_bytes / 4, 2);
+        fill(di_kv_tail_row(&w->kv, s, 0, 0), l->tail_bytes / 4, 2);
         for (int layer = 0; layer < l->ring_layers; layer++)
             for (int p = 0; p < DI_RING_ROWS; p++) {
                 fill_bf16(x, d, 2);
@@ -451,10 +451,7 @@ static void world_create(struct world *w, const struct di_kv_layout *l, int cont
 }
 static void world_destroy(struct world *w)
 {
-    for (int s = 0; s < SLOTS; s++) {
-        di_free_aligned(w->ring[s]);
-        di_free_aligned(w->tail[s]);
-    }
+    di_free_aligned(w->kv.state);
     di_free_aligned(w->kv.blocks);
     di_free_aligned(w->page_store);
 }
@@ -622,10 +619,9 @@ static void attend_rows_alone(const struct di_op_attention *whole, const struct 
     struct di_backend *be = backends[n_backends - 1];
     const struct di_kv_layout *l = w->kv.layout;
     size_t n = (size_t)(whole->heads * whole->d);
-    uint8_t *keep[SLOTS];
+    uint8_t *keep = alloc(w->state_bytes);
     float *y = alloc(4 * n);
-    for (int s = 0; s < SLOTS; s++)
-        memcpy(keep[s] = alloc(l->ring_bytes), w->ring[s], l->ring_bytes);
+    memcpy(keep, w->kv.state, w->state_bytes);
     for (int i = 0; i < whole->m; i++) {
         struct step one;
         struct di_op_attention op = *whole;
@@ -642,10 +638,8 @@ static void attend_rows_alone(const struct di_op_attention *whole, const struct 
         same("a row alone", o + (size_t)i * n, y, 4 * n);
         be->ops->window_commit(be, &(struct di_op_window_commit){&one.rows, &w->kv, op.layer, op.window_new});
     }
-    for (int s = 0; s < SLOTS; s++) {
-        memcpy(w->ring[s], keep[s], l->ring_bytes);
-        di_free_aligned(keep[s]);
-    }
+    memcpy(w->kv.state, keep, w->state_bytes);
+    di_free_aligned(keep);
     di_free_aligned(y);
 }
 
