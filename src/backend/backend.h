@@ -6,6 +6,10 @@
  *  - "act" arrays hold activations in the back end's own type: ops->act_bytes per value (CPU: fp32 that carries bf16 values when
  *    numerics.bf16 is set). Arrays typed float are fp32 on every back end.
  *  - "B" marks a rounding to bf16 (spec/model.md §4.3). It is done only when numerics.bf16 is set; otherwise the fp32 value is kept.
+ *  - Counts may be 0: then nothing happens. A list of rows or ids may hold -1, which stands for nothing: zeros are read from there, and what
+ *    belongs there is not stored.
+ *  - A step may be padded with rows that are nobody's: chunks of slot -1, ids -1, kind DI_ROW_PADDING. They close no groups and choose no
+ *    experts; no cached state is read or written for them, their lists are empty, and what they leave in activations means nothing.
  *  - A row's result depends on that row (and its request's cache) only: never on m, the other rows, or the number of threads.
  *  - Ops run in the order of their calls, but the calls may return before. The descriptor, and host structs that it names, are read during the
  *    call; what lies in device and staging memory is read and written in that order. fence and wait tell the end.
@@ -85,8 +89,8 @@ struct di_expert {
 
 /* Rows of one request in one step, consecutive in the row list and in position. */
 struct di_chunk {
-    int slot, row0, n;
-    int32_t pos0; /* absolute position of the first row; contexts are below 2^31 */
+    int slot, row0, n; /* slot -1: padding */
+    int32_t pos0;      /* absolute position of the first row; contexts are below 2^31 */
 };
 struct di_rows {
     int m, n_chunks;
@@ -95,6 +99,9 @@ struct di_rows {
     const int32_t DI_DEVICE *chunk;        /* [m] index into chunks */
     const int32_t DI_DEVICE *window_floor; /* [m] first visible window position of bounded replay (spec §8), NULL = 0 everywhere */
 };
+
+/* What a row's token is, as far as weights depend on it; follows from its id. */
+enum di_row_kind { DI_ROW_TEXT, DI_ROW_IMAGE, DI_ROW_PADDING };
 
 /* Shape of the cached state. G: blocks of 64 tokens, each with the compressed rows and the index-key rows of every KV source. S: per slot,
  * a ring of window rows for each layer and a ring of raw kv/gate rows for each ratio-2 source; slot of a ring = position mod rows. */
@@ -170,7 +177,7 @@ static inline uint8_t *di_kv_key_row(const struct di_kv *kv, int slot, int src, 
 /* Start of a step (spec §5.1): x[i, s, :] = table[ids[i], :] for every stream s; pre[i] = one-hot on stream 0. */
 struct di_op_embed {
     int m, streams, d;
-    const int32_t DI_DEVICE *ids;
+    const int32_t DI_DEVICE *ids;   /* -1: zeros */
     const uint8_t DI_DEVICE *table; /* bf16 [vocab, d] */
     void DI_DEVICE *x;              /* act [m, streams, d] */
     float DI_DEVICE *pre;           /* [m, streams] */
@@ -213,7 +220,7 @@ struct di_op_hc_mean {
     const void DI_DEVICE *x;
     void DI_DEVICE *y;
     int ld;
-    const int32_t DI_DEVICE *to; /* [m], NULL: row i goes to row i */
+    const int32_t DI_DEVICE *to; /* [m], -1: nowhere; NULL: row i goes to row i */
 };
 /* y = Q8 values of x, blocks of 32 along k (class R); y may be x. */
 struct di_op_quant8 {
@@ -263,7 +270,7 @@ struct di_op_window_commit {
  * softmax over the gates of the two members per channel; the even member comes from this step or from the tail ring. */
 struct di_op_compress {
     int n_closed;
-    const int32_t DI_DEVICE *closed; /* [n_closed] rows whose token closes a group */
+    const int32_t DI_DEVICE *closed; /* [n_closed] rows whose token closes a group; -1: none, the latent is zeros */
     const struct di_rows *rows;
     const struct di_kv *kv;
     int src, d;
@@ -302,7 +309,7 @@ struct di_op_comp_store {
     const void DI_DEVICE *latent;
     const float DI_DEVICE *cos, *sin;
 };
-/* y[i] = x[rows[i]], width values each. */
+/* y[i] = x[rows[i]], width values each; -1: zeros. */
 struct di_op_gather {
     int n, width;
     const int32_t DI_DEVICE *rows;
@@ -355,12 +362,13 @@ struct di_op_router {
     float scale;
     const void DI_DEVICE *x;               /* act [m, d] */
     const struct di_weight *w;             /* bf16 [experts, d] */
-    const float DI_DEVICE *bias, *bias_vl; /* [experts]; bias_vl for rows whose is_image is set */
-    const uint8_t DI_DEVICE *is_image;     /* [m] or NULL */
+    const float DI_DEVICE *bias, *bias_vl; /* [experts]; bias_vl for rows of images */
+    const uint8_t DI_DEVICE *kind;         /* [m] enum di_row_kind, NULL: all text. Padding: ids -1, weights 0 */
     int32_t DI_DEVICE *ids;                /* [m, k] */
     float DI_DEVICE *weights;              /* [m, k] */
 };
-/* Experts (spec §5.8). x is quantised already if q_linear. Sum over slots in slot order in fp32, shared last, one B. */
+/* Experts (spec §5.8). x is quantised already if q_linear. Sum over slots in slot order in fp32, shared last, one B. The ids of a row
+ * ascend; -1: nobody has this slot. */
 struct di_op_moe {
     int m, d, f, k;
     float limit;
@@ -384,7 +392,7 @@ struct di_op_engram_gate {
     void DI_DEVICE *x;
     const void DI_DEVICE *kv;
     const float DI_DEVICE *qk;
-    const uint8_t DI_DEVICE *skip; /* [m] rows with gate 0 (image tokens), or NULL */
+    const uint8_t DI_DEVICE *kind; /* [m] enum di_row_kind, NULL: all text. The gate of all else is 0 */
 };
 
 /* Tokens of m rows (sample/sampler.h). The tasks' logits are rows of fp32 [vocab_size] where the back end put them. */

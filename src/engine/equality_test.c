@@ -30,6 +30,19 @@ static void open_vectors(const char *name, struct di_golden *g)
         fail_msg("%s: %s (%s)", name, err.message, err.where);
 }
 
+static struct di_model *open_tiny(struct di_golden *g, const char *isa)
+{
+    struct di_model *m;
+    di_error err = {0};
+    const struct di_tensor *map = di_golden_field(g, NULL, "engram_token_map");
+    struct di_model_params p = {
+        .max_rows = 300, .max_context = 400, .threads = 2, .isa = isa, .token_map = (const int32_t *)(const void *)map->data};
+    assert_true(di_numerics_by_name("bf16", &p.numerics));
+    if (di_model_open(g->dir, &p, &m, &err) != DI_OK)
+        fail_msg("%s (%s)", err.message, err.where);
+    return m;
+}
+
 static float *logits_of(const struct di_golden *g, struct di_golden_run run, size_t *count)
 {
     struct di_model *m;
@@ -169,6 +182,68 @@ static void test_exact_replay(void **state)
     di_golden_close(&g);
 }
 
+/* ---------------------------------------------------------------- padding */
+
+/* The prompt in steps of 40 rows, alone and between rows of padding; then a step of nothing else. */
+static void pad_steps(struct di_model *m, struct di_kv_store *s, const struct di_golden *g, const int pad[2], float *logits)
+{
+    int32_t rows[40];
+    di_error err = {0};
+    size_t vocab = (size_t)m->c->vocab_size;
+    assert_true(di_kv_reserve(s, 0, g->n_ids));
+    di_kv_send_pages(s);
+    for (int at = 0, n; at < g->n_ids; at += n) {
+        n = g->n_ids - at < 40 ? g->n_ids - at : 40;
+        struct di_chunk chunks[3] = {{-1, 0, pad[0], 0}, {0, pad[0], n, at}, {-1, pad[0] + n, pad[1], 7}};
+        const int32_t *tokens[3] = {NULL, g->ids, NULL};
+        int first = pad[0] == 0, count = 3 - first - (pad[1] == 0);
+        for (int i = 0; i < n; i++)
+            rows[i] = pad[0] + i;
+        struct di_step step = {.n_chunks = count,
+                               .chunks = chunks + first,
+                               .tokens = tokens + first,
+                               .kv = di_kv_view(s),
+                               .n_logits = n,
+                               .logit_rows = rows,
+                               .logits = logits + (size_t)at * vocab};
+        if (di_model_step(m, &step, &err) != DI_OK)
+            fail_msg("%s", err.message);
+    }
+    struct di_chunk nobody = {-1, 0, 3, 0};
+    struct di_step step = {.n_chunks = 1, .chunks = &nobody, .tokens = &g->ids, .kv = di_kv_view(s)};
+    assert_int_equal(di_model_step(m, &step, &err), DI_OK);
+    step.n_chunks = 0;
+    assert_int_equal(di_model_step(m, &step, &err), DI_OK);
+}
+
+static void test_padding(void **state)
+{
+    (void)state;
+    static const int pads[][2] = {{0, 0}, {1, 0}, {0, 24}, {9, 3}};
+    for (size_t k = 0; k < sizeof isas / sizeof *isas; k++) {
+        struct di_golden g;
+        if (!strstr(di_cpu_isa_list(), isas[k]))
+            continue;
+        open_vectors("tiny_d", &g);
+        struct di_model *m = open_tiny(&g, isas[k]);
+        size_t bytes = (size_t)g.n_ids * (size_t)m->c->vocab_size * sizeof(float);
+        float *want = malloc(bytes), *got = malloc(bytes);
+        for (size_t i = 0; i < sizeof pads / sizeof *pads; i++) {
+            struct di_kv_store *s;
+            assert_int_equal(di_kv_store_create(m->be, &m->be->layout, 1, di_kv_blocks_for(g.n_ids), g.n_ids, &s, NULL), DI_OK);
+            memset(got, 0xFF, bytes);
+            pad_steps(m, s, &g, pads[i], i ? got : want);
+            if (i > 0 && memcmp(want, got, bytes) != 0)
+                fail_msg("%s: %d and %d rows of padding change a bit", isas[k], pads[i][0], pads[i][1]);
+            di_kv_store_destroy(s);
+        }
+        free(want);
+        free(got);
+        di_model_close(m);
+        di_golden_close(&g);
+    }
+}
+
 /* ---------------------------------------------------------------- company */
 
 struct answer {
@@ -249,19 +324,6 @@ static void run_plan(struct di_model *m, const struct plan *p, int batch, int ch
     di_core_destroy(e);
 }
 
-static struct di_model *open_tiny(struct di_golden *g, const char *isa)
-{
-    struct di_model *m;
-    di_error err = {0};
-    const struct di_tensor *map = di_golden_field(g, NULL, "engram_token_map");
-    struct di_model_params p = {
-        .max_rows = 300, .max_context = 400, .threads = 2, .isa = isa, .token_map = (const int32_t *)(const void *)map->data};
-    assert_true(di_numerics_by_name("bf16", &p.numerics));
-    if (di_model_open(g->dir, &p, &m, &err) != DI_OK)
-        fail_msg("%s (%s)", err.message, err.where);
-    return m;
-}
-
 static void test_company(void **state)
 {
     (void)state;
@@ -334,6 +396,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_chunks_and_threads),
         cmocka_unit_test(test_exact_replay),
+        cmocka_unit_test(test_padding),
         cmocka_unit_test(test_company),
         cmocka_unit_test(test_decode_allocates_nothing),
     };

@@ -121,7 +121,7 @@ int di_tail_layer(const struct di_config *c);
  * */
 struct di_step {
     int n_chunks;
-    const struct di_chunk *chunks;  /* row0 ascending without gaps */
+    const struct di_chunk *chunks;  /* row0 ascending without gaps; slot -1: rows of padding, whose tokens are not read */
     const int32_t *const *tokens;   /* [n_chunks] the request's ids by absolute position; read at pos0-3 .. pos0+n-1 */
     const struct di_replay *replay; /* [n_chunks], or NULL: nothing is replayed */
     struct di_kv kv;

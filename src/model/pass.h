@@ -12,7 +12,7 @@ struct di_row_set {
     struct di_rows rows;
     const int32_t DI_DEVICE *kept;       /* [m] the step's row that a row was, NULL = itself */
     const int32_t DI_DEVICE *logit_rows; /* [n_logits] of these rows */
-    const uint8_t DI_DEVICE *image;      /* [m] */
+    const uint8_t DI_DEVICE *kind;       /* [m] enum di_row_kind */
 };
 
 /* The groups of one ratio that a step closes and writes. */

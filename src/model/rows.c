@@ -1,13 +1,13 @@
 /* The integers of a step: which rows there are, what they read and close, where their logits go. All of them are written before the launch
- * into one staging block, which goes up in one copy. What depends on places alone comes first; ids, image flags and engram rows, which follow from tokens, are
- * the end of the block. */
+ * into one staging block, which goes up in one copy. What depends on places alone comes first; ids, kinds and engram rows, which follow
+ * from tokens, are the end of the block. */
 #include "model/pass.h"
 
 struct arrays {
     struct set_arrays {
         struct di_chunk *chunks;
         int32_t *pos, *chunk, *floor, *kept, *logit_rows;
-        uint8_t *image;
+        uint8_t *kind;
     } all, tails; /* all.kept is not used */
     int32_t *closed_rows[2], *closed_pos[2];
     int32_t *ids;
@@ -40,8 +40,8 @@ static size_t lay_out(const struct di_config *c, int m, bool tails, uint8_t *bas
         {&a->tails.logit_rows, behind, 4},
         /* from tokens */
         {&a->ids, 1, 4},
-        {&a->all.image, 1, 1},
-        {&a->tails.image, behind, 1},
+        {&a->all.kind, 1, 1},
+        {&a->tails.kind, behind, 1},
         {&a->engram_rows, (size_t)c->n_engram * columns, 8},
     };
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) {
@@ -80,7 +80,7 @@ static di_status check_chunks(const struct di_model *m, const struct di_step *s,
             return di_fail(err, DI_ERR_INVALID, "step",
                            "chunk %d (%d rows at position %d) does not fit a step of %d rows and a context of %lld", k, c->n, c->pos0,
                            m->params.max_rows, (long long)m->params.max_context);
-        for (int i = 0; i < c->n; i++) {
+        for (int i = 0; i < c->n && c->slot >= 0; i++) {
             int32_t id = s->tokens[k][c->pos0 + i];
             if (id < 0 || id >= m->c->vocab_size)
                 return di_fail(err, DI_ERR_INVALID, "step", "token id %d at position %d is outside the vocabulary of %d", id, c->pos0 + i,
@@ -112,9 +112,10 @@ static void fill_places(const struct di_step *s, const struct arrays *a, struct 
             a->all.pos[i] = p;
             a->all.chunk[i] = k;
             a->all.floor[i] = replay.floor;
-            if (p >= replay.write_from)
+            bool closes = s->chunks[k].slot >= 0 && p >= replay.write_from;
+            if (closes)
                 close_group(&out->closed[0], a, 1, i, p);
-            if (p >= replay.write_from && p % 2 == 1)
+            if (closes && p % 2 == 1)
                 close_group(&out->closed[1], a, 2, i, p - 1);
         }
     }
@@ -194,29 +195,33 @@ static void fill_tails(const struct di_step *s, const struct arrays *a, struct d
 static void fill_engram_rows(const struct di_model *m, const struct arrays *a, int n_rows, int i, const int32_t *tokens, int32_t pos)
 {
     const struct di_config *c = m->c;
-    int32_t window[DI_MAX_NGRAM], pad = m->token_map[c->engram_pad_token_id];
-    for (int back = 0; back < c->engram_max_ngram_size; back++)
-        window[back] = pos < back || tokens[pos - back] == c->image_token_id ? -1 : m->token_map[tokens[pos - back]];
     size_t columns = (size_t)m->engram.columns;
+    int32_t window[DI_MAX_NGRAM], pad = m->token_map[c->engram_pad_token_id];
+    bool text = a->all.kind[i] == DI_ROW_TEXT;
+    for (int back = 0; back < c->engram_max_ngram_size && text; back++)
+        window[back] = pos < back || tokens[pos - back] == c->image_token_id ? -1 : m->token_map[tokens[pos - back]];
     for (int e = 0; e < c->n_engram; e++) {
         int64_t *rows = a->engram_rows + ((size_t)e * (size_t)n_rows + (size_t)i) * columns;
-        di_engram_rows(&m->engram, e, window, pad, rows);
-        for (size_t k = 0; a->all.image[i] && k < columns; k++)
+        if (text)
+            di_engram_rows(&m->engram, e, window, pad, rows);
+        for (size_t k = 0; k < columns && !text; k++)
             rows[k] = -1;
     }
 }
 
 static void fill_from_tokens(const struct di_model *m, const struct di_step *s, const struct arrays *a, int n_rows, int n_tails)
 {
-    for (int k = 0, i = 0; k < s->n_chunks; k++)
+    for (int k = 0, i = 0; k < s->n_chunks; k++) {
+        bool padding = s->chunks[k].slot < 0;
         for (int32_t p = s->chunks[k].pos0; p < s->chunks[k].pos0 + s->chunks[k].n; p++, i++) {
-            a->ids[i] = s->tokens[k][p];
-            a->all.image[i] = a->ids[i] == m->c->image_token_id;
+            a->ids[i] = padding ? -1 : s->tokens[k][p];
+            a->all.kind[i] = padding ? DI_ROW_PADDING : a->ids[i] == m->c->image_token_id ? DI_ROW_IMAGE : DI_ROW_TEXT;
             if (m->c->n_engram)
                 fill_engram_rows(m, a, n_rows, i, s->tokens[k], p);
         }
+    }
     for (int i = 0; i < n_tails; i++)
-        a->tails.image[i] = a->all.image[a->tails.kept[i]];
+        a->tails.kind[i] = a->all.kind[a->tails.kept[i]];
 }
 
 /* ---------------------------------------------------------------- the block */
@@ -232,7 +237,7 @@ static void place_rows(const struct arrays *a, bool replays, struct di_step_rows
                                         .chunk = a->all.chunk,
                                         .window_floor = replays ? a->all.floor : NULL},
                                .logit_rows = a->all.logit_rows,
-                               .image = a->all.image};
+                               .kind = a->all.kind};
     *tails = (struct di_row_set){.rows = {.m = tails->rows.m,
                                           .n_chunks = tails->rows.n_chunks,
                                           .chunks = a->tails.chunks,
@@ -241,7 +246,7 @@ static void place_rows(const struct arrays *a, bool replays, struct di_step_rows
                                           .window_floor = a->tails.floor},
                                  .kept = tails->rows.m < all->rows.m ? a->tails.kept : NULL,
                                  .logit_rows = a->tails.logit_rows,
-                                 .image = a->tails.image};
+                                 .kind = a->tails.kind};
     for (int i = 0; i < 2; i++) {
         out->closed[i].rows = a->closed_rows[i];
         out->closed[i].pos = a->closed_pos[i];

@@ -97,7 +97,7 @@ void di_site_engram(struct di_pass *x, const struct di_layer *w)
                                                            .x = x->b.x,
                                                            .kv = x->b.ekv,
                                                            .qk = w->engram.qk,
-                                                           .skip = x->set->image});
+                                                           .kind = x->set->kind});
 }
 
 /* ---------------------------------------------------------------- attention */
@@ -288,7 +288,7 @@ void di_site_moe(struct di_pass *x, const struct di_layer *w)
                                                  .w = &w->gate,
                                                  .bias = w->gate_bias,
                                                  .bias_vl = w->gate_bias_vl,
-                                                 .is_image = x->set->image,
+                                                 .kind = x->set->kind,
                                                  .ids = b->experts,
                                                  .weights = b->expert_weights});
     di_pass_trace(x, "experts", w->ring, b->experts, (size_t)k * sizeof *b->experts, NULL);

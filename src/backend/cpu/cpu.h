@@ -24,6 +24,12 @@ static inline struct di_cpu *di_cpu_of(struct di_backend *be)
     return (struct di_cpu *)be;
 }
 
+/* Whose state a row reads and writes; -1: nobody's, a row of padding. */
+static inline int di_slot_of_row(const struct di_rows *rows, int64_t row)
+{
+    return rows->chunks[rows->chunk[row]].slot;
+}
+
 struct di_cpu_scratch {
     size_t shared, per_thread; /* bytes */
 };

@@ -205,14 +205,27 @@ static void router_row(const struct di_op_router *d, float *s, const float *bias
         weights[i] = s[ids[i]] / (sum + 1e-20f) * d->scale;
 }
 
+static void router_padding(const struct di_op_router *d, int64_t row)
+{
+    for (int64_t i = row * d->k; i < (row + 1) * d->k; i++) {
+        d->ids[i] = -1;
+        d->weights[i] = 0;
+    }
+}
+
 static void router_part(void *ctx, int thread, int n_threads)
 {
     const struct router_job *j = ctx;
     const struct di_op_router *d = j->d;
     di_range r = di_split(d->m, 1, thread, n_threads);
-    for (int64_t i = r.begin; i < r.end; i++)
-        router_row(d, j->logits + i * d->experts, d->is_image && d->is_image[i] ? d->bias_vl : d->bias, d->ids + i * d->k,
-                   d->weights + i * d->k);
+    for (int64_t i = r.begin; i < r.end; i++) {
+        enum di_row_kind kind = d->kind ? d->kind[i] : DI_ROW_TEXT;
+        if (kind == DI_ROW_PADDING)
+            router_padding(d, i);
+        else
+            router_row(d, j->logits + i * d->experts, kind == DI_ROW_IMAGE ? d->bias_vl : d->bias, d->ids + i * d->k,
+                       d->weights + i * d->k);
+    }
 }
 
 static void router(struct di_backend *be, const struct di_op_router *d)

@@ -18,7 +18,7 @@ struct moe_job {
     const struct di_op_moe *d;
     int parts;
     struct part *part;
-    int32_t *slot; /* slots (row * k + i) sorted by expert, then m * k + row for the shared expert */
+    int32_t *slot; /* slots (row * k + i) that somebody has, sorted by expert, then m * k + row for the shared expert */
     float *h;      /* [slots, f] */
     int64_t *up;   /* [parts + 1] prefix sums of the cost of one unit of f */
 };
@@ -69,16 +69,19 @@ static void group(struct moe_job *j)
     j->h = carve(&scratch, slots * (size_t)d->f * sizeof *j->h);
     memset(start, 0, ((size_t)experts + 1) * sizeof *start);
     for (int i = 0; i < n; i++)
-        start[d->ids[i] + 1]++;
+        if (d->ids[i] >= 0)
+            start[d->ids[i] + 1]++;
     for (int e = 0; e < experts; e++)
         start[e + 1] += start[e];
+    int taken = start[experts];
     for (int i = 0; i < n; i++)
-        j->slot[start[d->ids[i]]++] = i; /* start[e] ends as the end of e */
+        if (d->ids[i] >= 0)
+            j->slot[start[d->ids[i]]++] = i; /* start[e] ends as the end of e */
     for (int i = 0; i < d->m; i++)
-        j->slot[n + i] = n + i;
+        j->slot[taken + i] = n + i;
     j->parts = 0;
     for (int e = 0, first = 0; e <= experts; e++) {
-        int end = e < experts ? start[e] : n + d->m;
+        int end = e < experts ? start[e] : taken + d->m;
         for (int rows; first < end; first += rows) {
             rows = end - first < j->kern->tile_rows ? end - first : j->kern->tile_rows;
             j->part[j->parts++] = (struct part){e < experts ? &d->experts[e] : d->shared, first, rows};

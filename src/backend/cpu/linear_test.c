@@ -151,7 +151,7 @@ static void check_same(const float *a, const float *b, size_t n, const char *wha
             fail_msg("%s: value %zu of %d rows is %.9g, with other rows or threads %.9g", what, i, m, b[i], a[i]);
 }
 
-static const int row_counts[] = {1, 2, 3, 4, 5, 7, 8, 11, 13, 16, 17, 31, 33, 64, 96, 97, 128, 129, 200, 257, MAX_M};
+static const int row_counts[] = {0, 1, 2, 3, 4, 5, 7, 8, 11, 13, 16, 17, 31, 33, 64, 96, 97, 128, 129, 200, 257, MAX_M};
 
 static void linear_shape(struct di_cpu *one, struct di_cpu *many, struct di_weight w)
 {
@@ -266,6 +266,8 @@ static struct experts *make_experts(void)
             s->ids[i * TOP_K + t] = id;
             s->weights[i * TOP_K + t] = fabsf(uniform());
         }
+        for (int t = 0; t < TOP_K && i % 7 == 6; t++) /* slots that nobody has: some of a row, or all */
+            s->ids[i * TOP_K + t] = t <= i % TOP_K ? -1 : s->ids[i * TOP_K + t];
     }
     return s;
 }
@@ -350,7 +352,7 @@ static void test_router(void **state)
     static float x[MAX_M * D];
     float bias[EXPERTS], bias_vl[EXPERTS], weights[2][MAX_M * TOP_K];
     int32_t ids[2][MAX_M * TOP_K];
-    uint8_t is_image[MAX_M];
+    uint8_t kind[MAX_M];
     for (int i = 0; i < MAX_M * D; i++)
         x[i] = uniform();
     for (int e = 0; e < EXPERTS; e++) {
@@ -360,7 +362,7 @@ static void test_router(void **state)
     bias[6] = bias[5];
     bias[11] = bias[10];
     for (int i = 0; i < MAX_M; i++)
-        is_image[i] = i % 5 == 0;
+        kind[i] = i % 5 == 0 ? DI_ROW_IMAGE : i % 7 == 0 ? DI_ROW_PADDING : DI_ROW_TEXT;
     struct di_op_router op = {.m = MAX_M,
                               .d = D,
                               .experts = EXPERTS,
@@ -370,7 +372,7 @@ static void test_router(void **state)
                               .w = &w,
                               .bias = bias,
                               .bias_vl = bias_vl,
-                              .is_image = is_image,
+                              .kind = kind,
                               .ids = ids[0],
                               .weights = weights[0]};
     ref_router(&ref.be, &op);
@@ -381,7 +383,9 @@ static void test_router(void **state)
         assert_int_equal(ids[0][i], ids[1][i]);
         assert_true(fabsf(weights[0][i] - weights[1][i]) <= 1e-5f * weights[0][i]);
     }
-    op.is_image = NULL;
+    for (int i = 0; i < MAX_M * TOP_K; i++)
+        assert_int_equal(ids[0][i] < 0, kind[i / TOP_K] == DI_ROW_PADDING);
+    op.kind = NULL;
     op.m = 1;
     cpu.ops.router(&cpu.be, &op);
     ref_router(&ref.be, &op);

@@ -71,7 +71,7 @@ static int32_t top_k(const float *score, int32_t n, int32_t k, struct ranked *wo
 
 static void score_groups(struct di_backend *be, const struct di_op_index_select *d, int row, int32_t n, float *score, float *key)
 {
-    int slot = d->rows->chunks[d->rows->chunk[row]].slot;
+    int slot = di_slot_of_row(d->rows, row);
     const float *q = (const float *)d->q + (size_t)row * (size_t)(d->heads * d->d);
     const float *w = (const float *)d->w + (size_t)row * (size_t)d->heads;
     for (int32_t j = 0; j < n; j++) {
@@ -116,7 +116,7 @@ void ref_index_select(struct di_backend *be, const struct di_op_index_select *d)
     float *score = (float *)di_cpu_of(be)->shared, *block = score + groups, *key = block + groups;
     struct ranked *work = (struct ranked *)(key + d->d);
     for (int i = 0; i < d->m; i++) {
-        int32_t n = (d->rows->pos[i] + 1) / d->kv->layout->ratio[d->src];
+        int32_t n = di_slot_of_row(d->rows, i) < 0 ? 0 : (d->rows->pos[i] + 1) / d->kv->layout->ratio[d->src];
         score_groups(be, d, i, n, score, key);
         if (d->mode == DI_CAND_PRODUCE)
             produce_candidates(d, i, n, score, work, block);
@@ -151,6 +151,11 @@ void ref_attention(struct di_backend *be, const struct di_op_attention *d)
     int most = d->window + be->params.config->index_topk;
     float *keys = (float *)di_cpu_of(be)->shared, *p = keys + (size_t)most * (size_t)d->d;
     for (int i = 0; i < d->m; i++) {
+        if (di_slot_of_row(d->rows, i) < 0) {
+            size_t n = (size_t)d->heads * (size_t)d->d;
+            memset((float *)d->o + (size_t)i * n, 0, n * sizeof(float));
+            continue;
+        }
         int count = gather_keys(be, d, i, keys);
         for (int h = 0; h < d->heads; h++) {
             size_t at = ((size_t)i * (size_t)d->heads + (size_t)h) * (size_t)d->d;

@@ -28,7 +28,7 @@ void ref_window_commit(struct di_backend *be, const struct di_op_window_commit *
     size_t bytes = d->kv->layout->window_row_bytes;
     for (int k = 0; k < d->rows->n_chunks; k++) {
         const struct di_chunk *c = &d->rows->chunks[k];
-        for (int i = c->n > DI_RING_ROWS ? c->n - DI_RING_ROWS : 0; i < c->n; i++)
+        for (int i = c->n > DI_RING_ROWS ? c->n - DI_RING_ROWS : 0; i < c->n && c->slot >= 0; i++)
             memcpy(di_kv_window_row(d->kv, c->slot, d->layer, c->pos0 + i), d->window_new + (size_t)(c->row0 + i) * bytes, bytes);
     }
 }
@@ -48,6 +48,10 @@ void ref_compress(struct di_backend *be, const struct di_op_compress *d)
     for (int i = 0; i < d->n_closed; i++) {
         size_t row = (size_t)d->closed[i];
         float *y = (float *)d->latent + (size_t)i * width;
+        if (d->closed[i] < 0) {
+            memset(y, 0, width * sizeof *y);
+            continue;
+        }
         if (d->kv->layout->ratio[d->src] == 1) {
             memcpy(y, (const float *)d->kv_act + row * width, width * sizeof *y);
         } else {
@@ -71,7 +75,7 @@ void ref_tail_commit(struct di_backend *be, const struct di_op_tail_commit *d)
     size_t width = (size_t)d->d;
     for (int k = 0; k < d->rows->n_chunks; k++) {
         const struct di_chunk *c = &d->rows->chunks[k];
-        for (int i = c->n > DI_TAIL_ROWS ? c->n - DI_TAIL_ROWS : 0; i < c->n; i++) {
+        for (int i = c->n > DI_TAIL_ROWS ? c->n - DI_TAIL_ROWS : 0; i < c->n && c->slot >= 0; i++) {
             float *to = di_kv_tail_row(d->kv, c->slot, d->kv->layout->tail[d->src], c->pos0 + i);
             size_t row = (size_t)(c->row0 + i);
             memcpy(to, d->kv_f32 + row * width, width * sizeof *to);
@@ -82,7 +86,7 @@ void ref_tail_commit(struct di_backend *be, const struct di_op_tail_commit *d)
 
 static void locate(const struct di_rows *rows, const struct di_kv *kv, int src, int32_t row, int *slot, int32_t *group)
 {
-    *slot = rows->chunks[rows->chunk[row]].slot;
+    *slot = di_slot_of_row(rows, row);
     *group = rows->pos[row] / kv->layout->ratio[src];
 }
 
@@ -93,6 +97,8 @@ void ref_key_store(struct di_backend *be, const struct di_op_key_store *d)
         int slot;
         int32_t group;
         size_t at = (size_t)i * (size_t)d->half;
+        if (d->closed[i] < 0)
+            continue;
         locate(d->rows, d->kv, d->src, d->closed[i], &slot, &group);
         ref_rmsnorm_row(be, (const float *)d->k + (size_t)i * (size_t)d->d, d->d, d->eps, d->w, k);
         ref_rope_row(be, k, d->d, d->half, d->cos + at, d->sin + at, false);
@@ -107,6 +113,8 @@ void ref_comp_store(struct di_backend *be, const struct di_op_comp_store *d)
         int slot;
         int32_t group;
         size_t at = (size_t)i * (size_t)d->half;
+        if (d->closed[i] < 0)
+            continue;
         locate(d->rows, d->kv, d->src, d->closed[i], &slot, &group);
         memcpy(c, (const float *)d->latent + (size_t)i * (size_t)d->d, (size_t)d->d * sizeof *c);
         ref_rope_row(be, c, d->d, d->half, d->cos + at, d->sin + at, false);

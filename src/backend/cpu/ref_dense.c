@@ -10,7 +10,7 @@ void ref_embed(struct di_backend *be, const struct di_op_embed *d)
     for (int i = 0; i < d->m; i++)
         for (int s = 0; s < d->streams; s++, x += d->d)
             for (int c = 0; c < d->d; c++)
-                x[c] = ref_bf16_at(d->table, (size_t)d->ids[i] * (size_t)d->d + (size_t)c);
+                x[c] = d->ids[i] < 0 ? 0.0f : ref_bf16_at(d->table, (size_t)d->ids[i] * (size_t)d->d + (size_t)c);
 }
 
 static float rsqrt_mean(const float *x, size_t n, float eps)
@@ -131,7 +131,10 @@ void ref_hc_mean(struct di_backend *be, const struct di_op_hc_mean *d)
 {
     for (int i = 0; i < d->m; i++) {
         const float *x = (const float *)d->x + (size_t)i * (size_t)(d->streams * d->d);
-        float *y = (float *)d->y + (size_t)(d->to ? d->to[i] : i) * (size_t)d->ld;
+        int to = d->to ? d->to[i] : i;
+        float *y = (float *)d->y + (int64_t)to * d->ld;
+        if (to < 0)
+            continue;
         for (int c = 0; c < d->d; c++) {
             float sum = 0;
             for (int s = 0; s < d->streams; s++)
@@ -150,8 +153,13 @@ void ref_quant8(struct di_backend *be, const struct di_op_quant8 *d)
 void ref_gather(struct di_backend *be, const struct di_op_gather *d)
 {
     size_t bytes = (size_t)d->width * be->ops->act_bytes;
-    for (int i = 0; i < d->n; i++)
-        memcpy((char *)d->y + (size_t)i * bytes, (const char *)d->x + (size_t)d->rows[i] * bytes, bytes);
+    for (int i = 0; i < d->n; i++) {
+        char *y = (char *)d->y + (size_t)i * bytes;
+        if (d->rows[i] < 0)
+            memset(y, 0, bytes);
+        else
+            memcpy(y, (const char *)d->x + (size_t)d->rows[i] * bytes, bytes);
+    }
 }
 
 void ref_scale(struct di_backend *be, const struct di_op_scale *d)

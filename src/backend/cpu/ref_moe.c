@@ -12,9 +12,16 @@ void ref_router(struct di_backend *be, const struct di_op_router *d)
     float *s = (float *)di_cpu_of(be)->shared + (size_t)d->d * 65; /* behind the scratch of ref_matmul */
     ref_matmul(be, &(struct ref_matmul){d->m, d->w, d->x, (size_t)d->d, s, (size_t)d->experts});
     for (int i = 0; i < d->m; i++, s += d->experts) {
-        const float *bias = d->is_image && d->is_image[i] ? d->bias_vl : d->bias;
+        enum di_row_kind kind = d->kind ? d->kind[i] : DI_ROW_TEXT;
+        const float *bias = kind == DI_ROW_IMAGE ? d->bias_vl : d->bias;
         int32_t *ids = d->ids + (size_t)i * (size_t)d->k;
         float *weights = d->weights + (size_t)i * (size_t)d->k, sum = 0;
+        for (int n = 0; n < d->k && kind == DI_ROW_PADDING; n++) {
+            ids[n] = -1;
+            weights[n] = 0;
+        }
+        if (kind == DI_ROW_PADDING)
+            continue;
         for (int e = 0; e < d->experts; e++)
             s[e] = router_score(s[e]);
         for (int n = 0; n < d->k; n++) { /* insert the next best, keeping ids ascending */
@@ -107,7 +114,7 @@ void ref_engram_gather(struct di_backend *be, const struct di_op_engram_gather *
 void ref_engram_gate(struct di_backend *be, const struct di_op_engram_gate *d)
 {
     for (int i = 0; i < d->m; i++) {
-        if (d->skip && d->skip[i])
+        if (d->kind && d->kind[i] != DI_ROW_TEXT)
             continue;
         const float *kv = (const float *)d->kv + (size_t)i * (size_t)((d->streams + 1) * d->d), *value = kv + d->streams * d->d;
         for (int s = 0; s < d->streams; s++) {

@@ -174,6 +174,11 @@ static void few_heads_rows(struct di_cpu *cpu, const void *desc, int thread, di_
         int32_t first = window_begin(d, i);
         for (n = 1; n < FEW_ROWS && i + n < (int)rows.end && d->rows->chunk[i + n] == d->rows->chunk[i]; n++)
             first = window_begin(d, i + n) < first ? window_begin(d, i + n) : first;
+        if (is_padding(d, i)) {
+            for (int r = i; r < i + n; r++)
+                clear_output(d, r);
+            continue;
+        }
         find_selected(d, i, w.key);
         decode_window(d, i, first, d->rows->pos[i + n - 1] - first + 1, w.window);
         for (int r = i; r < i + n; r++) {

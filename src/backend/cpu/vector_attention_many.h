@@ -162,6 +162,10 @@ static void many_heads_rows(struct di_cpu *cpu, const void *desc, int thread, di
     struct att_tile tile = att_tile_take(&a, job.d->heads);
     struct att_row r = take_row(&job, &a);
     for (int i = (int)rows.begin; i < (int)rows.end; i++) {
+        if (is_padding(job.d, i)) {
+            clear_output(job.d, i);
+            continue;
+        }
         list_keys(job.d, i, &r);
         transpose_query(job.d, i, &r, 0, r.chans);
         for (int t = 0; t * ATT_KEYS < r.count; t++)
@@ -183,6 +187,11 @@ static void many_heads_together(void *ctx, int thread, int n_threads)
     copy = take_row(job, &mine); /* the key list is short: everybody writes one */
     r.key = copy.key;
     for (int i = 0; i < job->d->m; i++) {
+        if (is_padding(job->d, i)) {
+            if (thread == 0)
+                clear_output(job->d, i);
+            continue;
+        }
         list_keys(job->d, i, &r);
         di_range chans = di_split(r.chans, 1, thread, n_threads);
         transpose_query(job->d, i, &r, (int)chans.begin, (int)chans.end);

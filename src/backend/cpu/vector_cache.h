@@ -99,6 +99,10 @@ static void compress_rows(struct di_cpu *cpu, const void *desc, int thread, di_r
         int32_t row = d->closed[i];
         float *y = (float *)d->latent + i * d->d;
         const float *pooled = y;
+        if (row < 0) {
+            memset(y, 0, (size_t)d->d * sizeof *y);
+            continue;
+        }
         if (d->kv->layout->ratio[d->src] == 1) {
             pooled = (const float *)d->kv_act + (int64_t)row * d->d;
         } else {
@@ -123,7 +127,7 @@ static void vec_compress(struct di_backend *be, const struct di_op_compress *d)
 static int closed_group(const struct di_rows *rows, const struct di_kv *kv, int src, int32_t row, int32_t *group)
 {
     *group = rows->pos[row] / kv->layout->ratio[src];
-    return rows->chunks[rows->chunk[row]].slot;
+    return di_slot_of_row(rows, row);
 }
 
 static void key_store_rows(struct di_cpu *cpu, const void *desc, int thread, di_range rows)
@@ -132,6 +136,8 @@ static void key_store_rows(struct di_cpu *cpu, const void *desc, int thread, di_
     float *k = row_scratch(cpu, thread, d->d);
     for (int64_t i = rows.begin; i < rows.end; i++) {
         int32_t group;
+        if (d->closed[i] < 0)
+            continue;
         int slot = closed_group(d->rows, d->kv, d->src, d->closed[i], &group);
         row_rmsnorm((const float *)d->k + i * d->d, d->d, d->eps, d->w, k);
         row_rope(k, 1, d->d, d->half, d->cos + i * d->half, d->sin + i * d->half, false);
@@ -149,6 +155,8 @@ static void comp_store_rows(struct di_cpu *cpu, const void *desc, int thread, di
     float *c = row_scratch(cpu, thread, d->d);
     for (int64_t i = rows.begin; i < rows.end; i++) {
         int32_t group;
+        if (d->closed[i] < 0)
+            continue;
         int slot = closed_group(d->rows, d->kv, d->src, d->closed[i], &group);
         memcpy(c, (const float *)d->latent + i * d->d, (size_t)d->d * sizeof *c);
         row_rope(c, 1, d->d, d->half, d->cos + i * d->half, d->sin + i * d->half, false);

@@ -62,10 +62,11 @@ static void embed_rows(struct di_cpu *cpu, const void *desc, int thread, di_rang
     (void)cpu, (void)thread;
     const struct di_op_embed *d = desc;
     for (int64_t i = rows.begin; i < rows.end; i++) {
-        const uint8_t *from = d->table + 2 * (size_t)d->ids[i] * (size_t)d->d;
+        bool none = d->ids[i] < 0;
+        const uint8_t *from = d->table + 2 * (size_t)(none ? 0 : d->ids[i]) * (size_t)d->d;
         float *x = (float *)d->x + i * d->streams * d->d;
         for (int c = 0; c < d->d; c += 16) {
-            vf v = vf_bf16(from + 2 * c);
+            vf v = none ? vf_zero() : vf_bf16(from + 2 * c);
             for (int s = 0; s < d->streams; s++)
                 vf_store(x + (int64_t)s * d->d + c, v);
         }
@@ -180,7 +181,10 @@ static void hc_mean_rows(struct di_cpu *cpu, const void *desc, int thread, di_ra
     const struct di_op_hc_mean *d = desc;
     for (int64_t i = rows.begin; i < rows.end; i++) {
         const float *x = (const float *)d->x + i * d->streams * d->d;
-        float *y = (float *)d->y + (d->to ? d->to[i] : i) * d->ld;
+        int64_t to = d->to ? d->to[i] : i;
+        float *y = (float *)d->y + to * d->ld;
+        if (to < 0)
+            continue;
         for (int c = 0; c < d->d; c += 16) {
             vf sum = vf_zero();
             for (int s = 0; s < d->streams; s++)
@@ -360,6 +364,8 @@ static void mix_run(void *ctx, int thread, int n_threads)
 static void vec_hc_mix(struct di_backend *be, const struct di_op_hc_mix *d)
 {
     struct di_cpu *cpu = di_cpu_of(be);
+    if (d->m == 0)
+        return;
     if (d->streams != 4) { /* only 4 exists; other widths stay possible */
         di_cpu_ref_ops.hc_mix(be, d);
         return;
@@ -503,7 +509,7 @@ static void engram_gate_rows(struct di_cpu *cpu, const void *desc, int thread, d
     (void)cpu, (void)thread;
     const struct di_op_engram_gate *d = desc;
     for (int64_t i = rows.begin; i < rows.end; i++) {
-        if (d->skip && d->skip[i])
+        if (d->kind && d->kind[i] != DI_ROW_TEXT)
             continue;
         const float *kv = (const float *)d->kv + i * (d->streams + 1) * d->d, *value = kv + d->streams * d->d;
         for (int s = 0; s < d->streams; s++) {

@@ -94,7 +94,7 @@ static void topk_reset(struct topk *t)
 /* Which keys a row looks at: all visible groups, or those of its candidate blocks; numbered 0 .. count. */
 static struct index_pool row_pool(const struct di_op_index_select *d, int row)
 {
-    int32_t visible = (d->rows->pos[row] + 1) / d->kv->layout->ratio[d->src];
+    int32_t visible = di_slot_of_row(d->rows, row) < 0 ? 0 : (d->rows->pos[row] + 1) / d->kv->layout->ratio[d->src];
     struct index_pool p = {NULL, d->cand_block_size, visible, visible};
     if (d->mode == DI_CAND_FILTER) {
         int32_t n = d->cand_n[row];
@@ -441,7 +441,7 @@ static void vec_index_select(struct di_backend *be, const struct di_op_index_sel
     struct di_cpu *cpu = di_cpu_of(be);
     struct index_job j = {cpu, d, 0};
     int64_t flop_of_key = 2 * (int64_t)d->heads * d->d / 4; /* an integer product costs a quarter */
-    if (d->m >= 2 * cpu->threads || cpu->threads == 1) {
+    if (d->m > 0 && (d->m >= 2 * cpu->threads || cpu->threads == 1)) {
         vec_rows(be, d->m, flop_of_key * row_pool(d, d->m - 1).count, index_select_rows, d);
         return;
     }

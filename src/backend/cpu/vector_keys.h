@@ -22,11 +22,22 @@ static const uint8_t *window_key(const struct di_op_attention *d, int row, int32
 /* The i-th selected key of `row`, and how many there are. */
 static const uint8_t *selected_key(const struct di_op_attention *d, int row, int i)
 {
-    return di_kv_comp_row(d->kv, d->rows->chunks[d->rows->chunk[row]].slot, d->src, d->sel[(int64_t)row * d->sel_ld + i]);
+    return di_kv_comp_row(d->kv, di_slot_of_row(d->rows, row), d->src, d->sel[(int64_t)row * d->sel_ld + i]);
 }
 static int selected_count(const struct di_op_attention *d, int row)
 {
     return d->src >= 0 ? d->sel_n[row] : 0;
+}
+
+/* Nobody's row: its result is zeros. */
+static bool is_padding(const struct di_op_attention *d, int row)
+{
+    return di_slot_of_row(d->rows, row) < 0;
+}
+static void clear_output(const struct di_op_attention *d, int row)
+{
+    size_t n = (size_t)d->heads * (size_t)d->d;
+    memset((float *)d->o + (size_t)row * n, 0, n * sizeof(float));
 }
 
 /* Channels [c, c + n) of a window row or of a compressed row; c and n are multiples of 32. */

@@ -194,7 +194,7 @@ static void test_norm_and_embed(void **state)
                     near_bf16("in place", ref, y, n, 1, 0));
             int32_t ids[MAX_ROWS];
             for (int i = 0; i < m; i++)
-                ids[i] = (int32_t)(rnd() % 64);
+                ids[i] = rnd() % 8 ? (int32_t)(rnd() % 64) : -1;
             float pre[MAX_ROWS * 4];
             FOR_ALL(float, y, NOTHING, 16 * n, be->ops->embed(be, &(struct di_op_embed){m, 4, d, ids, w, y, pre}),
                     same("embed", ref, y, 16 * n));
@@ -272,6 +272,15 @@ static void test_streams(void **state)
                     near_bf16("hc_norm", ref, y, n, 1, 0));
             FOR_ALL(float, y, NOTHING, 12 * n, be->ops->hc_mean(be, &(struct di_op_hc_mean){m, s, d, x, y + d, 3 * d, NULL}),
                     same("hc_mean", ref, y, 12 * n));
+            int32_t back[MAX_ROWS]; /* the rows in reverse, some of them nowhere */
+            for (int i = 0; i < m; i++)
+                back[i] = i % 5 == 3 ? -1 : m - 1 - i;
+            FOR_ALL(float, y, NOTHING, 4 * n, be->ops->hc_mean(be, &(struct di_op_hc_mean){m, s, d, x, y, d, back}),
+                    same("hc_mean to places", ref, y, 4 * n));
+            FOR_ALL(float, y, NOTHING, 4 * n, be->ops->gather(be, &(struct di_op_gather){m, d, back, x, y}), {
+                for (int i = 0; i < m * d; i++)
+                    assert_true(y[i] == (back[i / d] < 0 ? 0 : x[back[i / d] * d + i % d]));
+            });
             di_free_aligned(x);
             di_free_aligned(o);
             di_free_aligned(post);
@@ -384,12 +393,12 @@ static void test_engram(void **state)
         int d = widths[k], m = 9;
         size_t n = (size_t)(m * d);
         float *x = alloc(16 * n), *kv = alloc(20 * n), *qk = alloc(16 * (size_t)d);
-        uint8_t skip[9] = {0, 1, 0, 0, 0, 1, 0, 0, 0};
+        uint8_t kind[9] = {[1] = DI_ROW_IMAGE, [5] = DI_ROW_PADDING};
         fill_bf16(x, 4 * n, 2);
         fill_bf16(kv, 5 * n, 2);
         fill(qk, 4 * (size_t)d, 1);
         memset(x, 0, 16 * (size_t)d);
-        FOR_ALL(float, y, x, 16 * n, be->ops->engram_gate(be, &(struct di_op_engram_gate){m, 4, d, 1e-20f, y, kv, qk, k % 2 ? skip : NULL}),
+        FOR_ALL(float, y, x, 16 * n, be->ops->engram_gate(be, &(struct di_op_engram_gate){m, 4, d, 1e-20f, y, kv, qk, k % 2 ? kind : NULL}),
                 near_bf16("engram_gate", ref, y, 4 * n, 1, 1e-6f));
         di_free_aligned(x);
         di_free_aligned(kv);
@@ -462,18 +471,20 @@ struct step {
     struct di_rows rows;
     int n_closed;
 };
-/* One chunk for each slot: pos0 and n. Rows that close a group at the given ratio are listed. */
+/* One chunk for each slot: pos0 and n; pos0 -1: n rows of padding. Rows that close a group at the given ratio are listed, and nothing now
+ * and then. */
 static void step_make(struct step *t, const int (*chunk)[2], int n_chunks, int ratio)
 {
     *t = (struct step){.rows = {.n_chunks = n_chunks, .chunks = t->chunks, .pos = t->pos, .chunk = t->chunk}};
     for (int c = 0; c < n_chunks; c++) {
-        t->chunks[c] = (struct di_chunk){c, t->rows.m, chunk[c][1], chunk[c][0]};
+        bool padding = chunk[c][0] < 0;
+        t->chunks[c] = (struct di_chunk){padding ? -1 : c, t->rows.m, chunk[c][1], padding ? 0 : chunk[c][0]};
         for (int i = 0; i < chunk[c][1]; i++) {
             int row = t->rows.m++;
-            t->pos[row] = chunk[c][0] + i;
+            t->pos[row] = t->chunks[c].pos0 + i;
             t->chunk[row] = c;
-            if ((t->pos[row] + 1) % ratio == 0)
-                t->closed[t->n_closed++] = row;
+            if (padding || (t->pos[row] + 1) % ratio == 0)
+                t->closed[t->n_closed++] = padding ? -1 : row;
         }
     }
     assert_true(t->rows.m <= MAX_ROWS);
@@ -490,8 +501,8 @@ static void step_single(struct step *one, const struct step *t, int row)
     one->chunk[0] = 0;
 }
 
-static const int steps[][SLOTS][2] = {
-    {{0, 1}, {1, 1}, {2, 3}}, {{0, 20}, {127, 3}, {128, 2}}, {{7, 30}, {144, 5}, {300, 31}}, {{1001, 2}, {143, 1}, {2047, 40}}};
+static const int steps[][SLOTS][2] = {{{0, 1}, {1, 1}, {2, 3}},          {{0, 20}, {127, 3}, {128, 2}}, {{7, 30}, {144, 5}, {300, 31}},
+                                      {{1001, 2}, {143, 1}, {2047, 40}}, {{-1, 1}, {130, 5}, {-1, 9}},  {{600, 3}, {-1, 2}, {1500, 11}}};
 
 static void test_stores(void **state)
 {
@@ -581,7 +592,7 @@ static void test_attention(void **state)
                 for (int i = 0; i < step.rows.m; i++) {
                     fill_bf16(x, (size_t)d, 2);
                     di_q8_pack(x, (size_t)d, rows + (size_t)i * l->window_row_bytes);
-                    int32_t visible = (step.pos[i] + 1) / (src < 0 ? 1 : l->ratio[src]);
+                    int32_t visible = (step.pos[i] + 1) / (src < 0 ? 1 : l->ratio[src]); /* of padding: a list that nobody may read */
                     sel_n[i] = visible <= topk ? visible : 0;
                     for (int32_t j = 0; j < sel_n[i]; j++)
                         sel[i * topk + j] = j;
@@ -684,7 +695,8 @@ static void check_lists(const struct di_op_index_select *op, const struct lists 
 {
     int32_t want[512];
     for (int i = 0; i < op->m; i++) {
-        int32_t n = (op->rows->pos[i] + 1) / op->kv->layout->ratio[op->src], size = op->cand_block_size, blocks = (n + size - 1) / size;
+        int32_t n = di_slot_of_row(op->rows, i) < 0 ? 0 : (op->rows->pos[i] + 1) / op->kv->layout->ratio[op->src];
+        int32_t size = op->cand_block_size, blocks = (n + size - 1) / size;
         const float *score = op->scores + i * op->scores_ld;
         same_list("selection", want, plain_topk(score, n, op->topk, want), l->sel + i * op->topk, l->sel_n[i]);
         if (op->mode != DI_CAND_PRODUCE)
@@ -753,7 +765,8 @@ static void select_case(const struct shape *s, size_t t, int src, enum di_candid
         wt[i] = i / heads % 2 ? -fabsf(wt[i]) : wt[i]; /* all negative: the zeros win */
     struct lists *lists = alloc(sizeof *lists);
     for (int i = 0; i < m && mode == DI_CAND_FILTER; i++) {
-        int32_t visible = (step.pos[i] + 1) / l->ratio[src], blocks = (visible + s->cand_size - 1) / s->cand_size;
+        int32_t visible = di_slot_of_row(&step.rows, i) < 0 ? 0 : (step.pos[i] + 1) / l->ratio[src];
+        int32_t blocks = (visible + s->cand_size - 1) / s->cand_size;
         lists->cand_n[i] = blocks ? subset(blocks, i % 3 ? s->cand_blocks : 3, lists->cand + i * s->cand_blocks) : 0;
     }
     struct di_op_index_select op = {m,          heads,        d,    s->topk,        src,          &step.rows,  &w.kv,         q,    wt,
@@ -851,13 +864,56 @@ static void test_long_select(void **state)
     close_backends();
 }
 
+/* A step without rows: no op looks at anything. */
+static void test_no_rows(void **state)
+{
+    (void)state;
+    open_backends(&full);
+    struct di_rows rows = {0};
+    struct di_kv kv = {.layout = &backends[0]->layout};
+    for (int b = 0; b < n_backends; b++) {
+        struct di_backend *be = backends[b];
+        const struct di_ops *ops = be->ops;
+        struct di_weight w = {.type = DI_W_BF16, .n = 64, .k = 64, .groups = 1};
+        struct di_expert expert = {w, w, w};
+        ops->embed(be, &(struct di_op_embed){.streams = 4, .d = 64});
+        ops->rmsnorm(be, &(struct di_op_rmsnorm){.d = 64});
+        ops->hc_mix(be, &(struct di_op_hc_mix){.streams = 4, .d = 64, .iters = 20});
+        ops->hc_norm(be, &(struct di_op_hc_norm){.streams = 4, .d = 64});
+        ops->hc_expand(be, &(struct di_op_hc_expand){.streams = 4, .d = 64});
+        ops->hc_mean(be, &(struct di_op_hc_mean){.streams = 4, .d = 64, .ld = 64});
+        ops->quant8(be, &(struct di_op_quant8){.k = 64});
+        ops->linear(be, &(struct di_op_linear){.w = &w});
+        ops->rope_angles(be, &(struct di_op_rope_angles){.half = 32});
+        ops->rope(be, &(struct di_op_rope){.heads = 64, .d = 512, .half = 32});
+        ops->window_store(be, &(struct di_op_window_store){.d = 512, .half = 32});
+        ops->window_commit(be, &(struct di_op_window_commit){.rows = &rows, .kv = &kv});
+        ops->compress(be, &(struct di_op_compress){.rows = &rows, .kv = &kv, .d = 512});
+        ops->tail_commit(be, &(struct di_op_tail_commit){.rows = &rows, .kv = &kv, .d = 512});
+        ops->key_store(be, &(struct di_op_key_store){.d = 128, .half = 32, .rows = &rows, .kv = &kv});
+        ops->comp_store(be, &(struct di_op_comp_store){.d = 512, .half = 32, .rows = &rows, .kv = &kv});
+        ops->gather(be, &(struct di_op_gather){.width = 64});
+        ops->scale(be, &(struct di_op_scale){0});
+        ops->index_query(be, &(struct di_op_index_query){.heads = 32, .d = 128, .half = 32});
+        ops->index_select(be,
+                          &(struct di_op_index_select){.heads = 32, .d = 128, .topk = 512, .rows = &rows, .kv = &kv, .cand_blocks = 64});
+        ops->attention(be, &(struct di_op_attention){.heads = 64, .d = 512, .window = 128, .rows = &rows, .kv = &kv, .sel_ld = 512});
+        ops->router(be, &(struct di_op_router){.d = 64, .experts = 64, .k = 2, .w = &w});
+        ops->moe(be, &(struct di_op_moe){.d = 64, .f = 64, .k = 2, .experts = &expert, .shared = &expert});
+        ops->engram_gather(be, &(struct di_op_engram_gather){.cols = 24, .hd = 256});
+        ops->engram_gate(be, &(struct di_op_engram_gate){.streams = 4, .d = 64});
+        ops->sample(be, &(struct di_op_sample){0});
+    }
+    close_backends();
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_norm_and_embed), cmocka_unit_test(test_quant8),      cmocka_unit_test(test_rope),
         cmocka_unit_test(test_streams),        cmocka_unit_test(test_hc_mix),      cmocka_unit_test(test_sigmoid_and_sinkhorn),
         cmocka_unit_test(test_engram),         cmocka_unit_test(test_stores),      cmocka_unit_test(test_attention),
-        cmocka_unit_test(test_index_select),   cmocka_unit_test(test_long_select),
+        cmocka_unit_test(test_index_select),   cmocka_unit_test(test_long_select), cmocka_unit_test(test_no_rows),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
