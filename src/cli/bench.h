@@ -2,6 +2,7 @@
 #ifndef DI_CLI_BENCH_H
 #define DI_CLI_BENCH_H
 
+#include "base/options.h"
 #include "base/threads.h"
 
 #include <time.h>
@@ -12,6 +13,7 @@ struct di_bench_options {
     const char *suite, *isa, *filter, *model, *json, *trace; /* isa NULL: the best; filter: only rows whose name contains it */
     int64_t threads, rounds, batch, context, prefill_chunk;
     bool profile;
+    struct di_str_list images;
 };
 
 /* What the machine can do, measured by src/cli/bench_machine.c on all threads of a pool. */
@@ -39,6 +41,7 @@ di_status di_bench_sampler(const struct di_bench_options *o, di_error *err);
 di_status di_bench_model(const struct di_bench_options *o, di_error *err);
 di_status di_bench_cache(const struct di_bench_options *o, di_error *err);
 di_status di_bench_order(const struct di_bench_options *o, di_error *err);
+di_status di_bench_vision(const struct di_bench_options *o, di_error *err);
 di_status di_bench_engine(const struct di_bench_options *o, di_error *err);
 
 #endif

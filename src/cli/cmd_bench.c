@@ -8,8 +8,8 @@
 
 #define FIELD(name) offsetof(struct di_bench_options, name)
 static const struct di_option table[] = {
-    {"suite", DI_OPT_CHOICE, FIELD(suite), "kernels", 0, 0, "kernels|vector|sampler|model|cache|engine|order", "NAME", "What to measure.",
-     false},
+    {"suite", DI_OPT_CHOICE, FIELD(suite), "kernels", 0, 0, "kernels|vector|sampler|model|cache|engine|order|vision", "NAME",
+     "What to measure.", false},
     {"cpu-isa", DI_OPT_STRING, FIELD(isa), NULL, 0, 0, NULL, "NAME", "Instruction set: avx2, avx512, avx512bf16 or amx; default the best.",
      false},
     {"threads", DI_OPT_INT, FIELD(threads), "0", 0, DI_POOL_MAX_THREADS, NULL, "N", "Threads; 0 is all processors.", false},
@@ -26,16 +26,18 @@ static const struct di_option table[] = {
      "Suites model, engine and order: prompt rows of one step.", false},
     {"profile", DI_OPT_BOOL, FIELD(profile), "false", 0, 0, NULL, NULL, "Suite model: print where the time of each step goes, op by op.",
      false},
-    {"json", DI_OPT_STRING, FIELD(json), NULL, 0, 0, NULL, "FILE", "Suites model and cache: also write all figures to this file.", false},
+    {"json", DI_OPT_STRING, FIELD(json), NULL, 0, 0, NULL, "FILE", "Suites model, cache and vision: also write all figures to this file.",
+     false},
     {"trace", DI_OPT_STRING, FIELD(trace), NULL, 0, 0, NULL, "FILE",
      "Suite cache: requests to replay, one JSON object a line with input_length, output_length and hash_ids.", false},
+    {"image", DI_OPT_LIST, FIELD(images), NULL, 0, 0, NULL, "FILE", "Suite vision: also decode this picture.", false},
 };
 
 static const struct suite {
     const char *name;
     di_status (*run)(const struct di_bench_options *o, di_error *err);
 } suites[] = {{"kernels", di_bench_kernels}, {"vector", di_bench_vector}, {"sampler", di_bench_sampler}, {"model", di_bench_model},
-              {"cache", di_bench_cache},     {"engine", di_bench_engine}, {"order", di_bench_order}};
+              {"cache", di_bench_cache},     {"engine", di_bench_engine}, {"order", di_bench_order},     {"vision", di_bench_vision}};
 
 static int run(const void *options)
 {
@@ -51,7 +53,7 @@ static int run(const void *options)
 const struct di_command di_cmd_bench = {
     .name = "bench",
     .summary = "measure speed: floor, measured, percent of floor",
-    .usage = "[--suite kernels|vector|sampler|model|cache|engine|order] [--model DIR] [--cpu-isa NAME] [--threads N] [--rounds N] "
+    .usage = "[--suite kernels|vector|sampler|model|cache|engine|order|vision] [--model DIR] [--cpu-isa NAME] [--threads N] [--rounds N] "
              "[--filter TEXT]",
     .options = table,
     .n_options = sizeof table / sizeof *table,

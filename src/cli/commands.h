@@ -13,6 +13,8 @@ extern const struct di_command di_cmd_render;
 extern const struct di_command di_cmd_parse;
 extern const struct di_command di_cmd_logits;
 extern const struct di_command di_cmd_perplexity;
+extern const struct di_command di_cmd_image;
+extern const struct di_command di_cmd_image_worker;
 extern const struct di_command di_cmd_bench;
 
 #endif

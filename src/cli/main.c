@@ -17,7 +17,9 @@ static const struct di_command *const table[] = {
     &di_cmd_parse,
     &di_cmd_logits,
     &di_cmd_perplexity,
+    &di_cmd_image,
     &di_cmd_bench,
+    &di_cmd_image_worker,
 };
 /* clang-format on */
 #define N_COMMANDS (sizeof table / sizeof *table)
