@@ -222,36 +222,43 @@ static bool in_vision(const char *name)
     return strncmp(name, "vision.", 7) == 0 || strncmp(name, "aligner.", 8) == 0 || strncmp(name, "image_", 6) == 0;
 }
 
-static di_status check_item(void *ctx, const struct di_inventory_item *item)
+static di_status check_tensor(struct loader *ld, const struct di_inventory_item *item, const struct di_inventory_tensor *t)
 {
-    struct loader *ld = ctx;
     struct di_checkpoint *ck = ld->ck;
     struct di_buf want = {0}, have = {0};
     di_status status = DI_OK;
-    const struct place key = {item->name, 0, NULL}, *p;
-    if ((item->part == DI_PART_DRAFT && !ck->has_draft) || (item->part == DI_PART_VISION && !ck->has_vision))
-        return DI_OK;
-    p = ld->n_found ? bsearch(&key, ld->found, ld->n_found, sizeof key, by_name) : NULL;
-    if (p) {
-        const struct di_tensor *t = p->tensor;
+    const struct place key = {t->name, 0, NULL}, *p = ld->n_found ? bsearch(&key, ld->found, ld->n_found, sizeof key, by_name) : NULL;
+    const struct di_tensor *is = p ? p->tensor : NULL;
+    if (is) {
         ld->wanted[p - ld->found] = true;
-        if (t->dtype == item->dtype && t->ndim == item->ndim && memcmp(t->shape, item->shape, sizeof t->shape) == 0)
+        if (is->dtype == t->dtype && is->ndim == t->ndim && memcmp(is->shape, t->shape, sizeof is->shape) == 0)
             return DI_OK;
     }
-    di_tensor_describe(&want, item->dtype, item->ndim, item->shape);
+    di_tensor_describe(&want, t->dtype, t->ndim, t->shape);
     TRY(di_buf_ok(&want, ld->err));
-    CHECK(p || (item->part != DI_PART_DRAFT && item->part != DI_PART_VISION), ld->err, DI_ERR_NOT_FOUND, ck->dir,
-          "tensor %s (%s) is missing: the %s tensors are there only in part", item->name, want.p, di_part_name(item->part));
-    CHECK(p, ld->err, DI_ERR_NOT_FOUND, ck->dir, "tensor %s (%s) is missing", item->name, want.p);
-    di_tensor_describe(&have, p->tensor->dtype, p->tensor->ndim, p->tensor->shape);
+    CHECK(is || (item->part != DI_PART_DRAFT && item->part != DI_PART_VISION), ld->err, DI_ERR_NOT_FOUND, ck->dir,
+          "tensor %s (%s) is missing: the %s tensors are there only in part", t->name, want.p, di_part_name(item->part));
+    CHECK(is, ld->err, DI_ERR_NOT_FOUND, ck->dir, "tensor %s (%s) is missing", t->name, want.p);
+    di_tensor_describe(&have, is->dtype, is->ndim, is->shape);
     TRY(di_buf_ok(&have, ld->err));
-    CHECK(p->tensor->dtype == item->dtype, ld->err, DI_ERR_FORMAT, ck->shards[p->shard].path,
-          "tensor %s has the wrong dtype: it is %s, %s was expected", item->name, have.p, want.p);
-    CHECK(false, ld->err, DI_ERR_FORMAT, ck->shards[p->shard].path, "tensor %s has the wrong shape: it is %s, %s was expected", item->name,
+    CHECK(is->dtype == t->dtype, ld->err, DI_ERR_FORMAT, ck->shards[p->shard].path,
+          "tensor %s has the wrong dtype: it is %s, %s was expected", t->name, have.p, want.p);
+    CHECK(false, ld->err, DI_ERR_FORMAT, ck->shards[p->shard].path, "tensor %s has the wrong shape: it is %s, %s was expected", t->name,
           have.p, want.p);
 out:
     di_buf_fini(&want);
     di_buf_fini(&have);
+    return status;
+}
+
+static di_status check_item(void *ctx, const struct di_inventory_item *item)
+{
+    struct loader *ld = ctx;
+    di_status status = DI_OK;
+    if ((item->part == DI_PART_DRAFT && !ld->ck->has_draft) || (item->part == DI_PART_VISION && !ld->ck->has_vision))
+        return DI_OK;
+    for (int i = 0; i < item->n_stored && status == DI_OK; i++)
+        status = check_tensor(ld, item, &item->stored[i]);
     return status;
 }
 

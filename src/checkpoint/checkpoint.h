@@ -3,8 +3,7 @@
 #ifndef DI_CHECKPOINT_CHECKPOINT_H
 #define DI_CHECKPOINT_CHECKPOINT_H
 
-#include "checkpoint/config.h"
-#include "checkpoint/safetensors.h"
+#include "checkpoint/inventory.h"
 
 struct di_checkpoint {
     char *dir;
@@ -37,38 +36,5 @@ void di_tensor_forget(const struct di_tensor *t);
 /* The same for everything; what is used in place comes back when it is touched. Reading a page maps its neighbours too, so a series of
  * di_tensor_forget leaves much of a small checkpoint resident. */
 void di_checkpoint_forget(const struct di_checkpoint *ck);
-
-/* The expected inventory: calls `fn` for every tensor that the config implies, in checkpoint order. part: see enum. Stops at the first
- * non-OK return and passes it on. */
-enum di_part {
-    DI_PART_EMBED,
-    DI_PART_HEAD,
-    DI_PART_NORM,
-    DI_PART_ATTENTION,
-    DI_PART_COMPRESSOR,
-    DI_PART_INDEXER_KEY,
-    DI_PART_INDEXER_QUERY,
-    DI_PART_ROUTER,
-    DI_PART_SHARED_EXPERT,
-    DI_PART_ROUTED_EXPERTS,
-    DI_PART_MHC,
-    DI_PART_LAYER_NORMS,
-    DI_PART_ENGRAM_PROJ,
-    DI_PART_ENGRAM_TABLE,
-    DI_PART_DRAFT,
-    DI_PART_VISION,
-    DI_PART_COUNT
-};
-struct di_inventory_item {
-    const char *name; /* valid during the call */
-    enum di_part part;
-    enum di_dtype dtype;
-    int ndim;
-    int64_t shape[DI_MAX_DIMS];
-    int shard; /* 1-based shard of the official layout */
-};
-typedef di_status (*di_inventory_fn)(void *ctx, const struct di_inventory_item *item);
-di_status di_inventory_each(const struct di_config *c, di_inventory_fn fn, void *ctx);
-const char *di_part_name(enum di_part part);
 
 #endif

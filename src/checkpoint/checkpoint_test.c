@@ -19,19 +19,16 @@
 
 struct totals {
     size_t count;
-    uint64_t bytes, parameters[DI_PART_COUNT], part_bytes[DI_PART_COUNT];
+    uint64_t bytes, part_bytes[DI_PART_COUNT];
     int shard;
 };
 
 static di_status add_up(void *ctx, const struct di_inventory_item *item)
 {
     struct totals *t = ctx;
-    uint64_t n = 1, bytes = di_dtype_bytes(item->dtype);
-    for (int i = 0; i < item->ndim; i++)
-        n *= (uint64_t)item->shape[i];
-    t->count++;
-    t->bytes += n * bytes;
-    t->part_bytes[item->part] += n * bytes;
+    t->count += (size_t)item->n_stored;
+    t->bytes += di_inventory_bytes(item);
+    t->part_bytes[item->part] += di_inventory_bytes(item);
     assert_true(item->shard == t->shard || item->shard == t->shard + 1);
     t->shard = item->shard;
     return DI_OK;

@@ -14,12 +14,15 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 
 static di_status check_item(void *ctx, const struct di_inventory_item *item)
 {
-    size_t bytes = di_dtype_bytes(item->dtype);
-    for (int i = 0; i < item->ndim; i++) {
-        NEED(item->shape[i] > 0);
-        NEED(di_mul(bytes, (size_t)item->shape[i], &bytes) && bytes < INT64_MAX);
+    for (int i = 0; i < item->n_stored; i++) {
+        const struct di_inventory_tensor *t = &item->stored[i];
+        size_t bytes = di_dtype_bytes(t->dtype);
+        for (int d = 0; d < t->ndim; d++) {
+            NEED(t->shape[d] > 0);
+            NEED(di_mul(bytes, (size_t)t->shape[d], &bytes) && bytes < INT64_MAX);
+        }
+        NEED(strlen(t->name) < 120);
     }
-    NEED(strlen(item->name) < 120);
     return ++*(int *)ctx > 100000 ? DI_ERR_LIMIT : DI_OK; /* a legal config may ask for a million tensors */
 }
 

@@ -3,36 +3,6 @@
 #include <stdarg.h>
 #include <stdio.h>
 
-struct adder {
-    struct di_part_sums *sums;
-    bool draft, vision;
-};
-
-static di_status add_item(void *ctx, const struct di_inventory_item *item)
-{
-    struct adder *a = ctx;
-    uint64_t n = 1;
-    if ((item->part == DI_PART_DRAFT && !a->draft) || (item->part == DI_PART_VISION && !a->vision))
-        return DI_OK;
-    for (int i = 0; i < item->ndim; i++)
-        n *= (uint64_t)item->shape[i]; /* the limits of the config keep it below 2^63 */
-    struct di_part_sum one = {1, item->dtype == DI_DT_F8_E8M0 ? 0 : item->dtype == DI_DT_I8 ? 2 * n : n, n * di_dtype_bytes(item->dtype)};
-    struct di_part_sum *to[] = {&a->sums->part[item->part], &a->sums->all};
-    for (int i = 0; i < 2; i++) {
-        to[i]->tensors += one.tensors;
-        to[i]->parameters += one.parameters;
-        to[i]->bytes += one.bytes;
-    }
-    return DI_OK;
-}
-
-di_status di_part_sums(const struct di_config *c, bool draft, bool vision, struct di_part_sums *out)
-{
-    struct adder a = {out, draft, vision};
-    *out = (struct di_part_sums){0};
-    return di_inventory_each(c, add_item, &a);
-}
-
 /* Does a back end that wants its own layout copy this part? The others are always read where the file is mapped. */
 static bool is_repacked(enum di_part part)
 {
@@ -79,7 +49,7 @@ static void plan_weights(struct planner *p, const struct di_config *c, const str
 {
     struct di_part_sums sums;
     uint64_t copied = 0;
-    (void)di_part_sums(c, params->draft, params->vision, &sums); /* add_item cannot fail */
+    di_part_sums(c, params->draft, params->vision, &sums);
     for (int i = 0; i < DI_PART_COUNT; i++) {
         const struct di_part_sum *s = &sums.part[i];
         if (s->tensors == 0)

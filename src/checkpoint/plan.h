@@ -4,15 +4,6 @@
 
 #include "checkpoint/checkpoint.h"
 
-struct di_part_sum {
-    uint64_t tensors, parameters, bytes; /* parameters: weights without scales, two in each byte of an FP4 tensor (spec §2) */
-};
-struct di_part_sums {
-    struct di_part_sum part[DI_PART_COUNT], all;
-};
-/* Sums over the inventory. Without `draft` or `vision` that part is zero. */
-di_status di_part_sums(const struct di_config *c, bool draft, bool vision, struct di_part_sums *out);
-
 /* Rows of the cached state that do not come from the config; those of the back ends (spec/dspark.md §4.2). */
 #define DI_PLAN_BLOCK_TOKENS 64
 #define DI_PLAN_RING_ROWS 144

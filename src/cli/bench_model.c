@@ -348,7 +348,7 @@ static void print_head(const struct bench *b)
     const struct di_model *m = b->model;
     printf("%s: %d layers, %.1f MB of packed weights; instruction set %s, %d threads, prompts in chunks of %d\n"
            "read bandwidth of %.0f MB\n\n",
-           b->o->model, m->c->num_hidden_layers, (double)m->packed_bytes * 1e-6, m->be->ops->name, di_pool_threads(b->pool), b->chunk,
+           b->o->model, m->c->num_hidden_layers, (double)m->weight_bytes * 1e-6, m->be->ops->name, di_pool_threads(b->pool), b->chunk,
            (double)b->probe.bytes * 1e-6);
     printf("| %-26s | %9s | %9s | %9s | %5s | %8s | %7s | %7s | %8s | %8s |\n|---|---|---|---|---|---|---|---|---|---|\n", "step",
            "tokens/s", "ms/step", "floor ms", "%", "MB/step", "GB/s", "of", "GFLOP/s", "of");
@@ -377,9 +377,9 @@ di_status di_bench_model(const struct di_bench_options *o, di_error *err)
     b->context = (o->context > 2048 ? o->context : 2048) + STEPS;
     TRY(open_model(b, err));
     TRY(di_pool_create(o->threads ? (int)o->threads : di_cpu_count(), &b->pool, err));
-    size_t bytes = b->model->packed_bytes < PROBE_LEAST  ? PROBE_LEAST
-                   : b->model->packed_bytes > PROBE_MOST ? PROBE_MOST
-                                                         : b->model->packed_bytes;
+    size_t bytes = b->model->weight_bytes < PROBE_LEAST  ? PROBE_LEAST
+                   : b->model->weight_bytes > PROBE_MOST ? PROBE_MOST
+                                                         : b->model->weight_bytes;
     b->probe = di_bench_alloc(bytes);
     CHECK(b->probe.p, err, DI_ERR_MEMORY, "bench", "out of memory");
     print_head(b);

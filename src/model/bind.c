@@ -1,5 +1,8 @@
-/* What a checkpoint's tensors are to the model. */
-#include "model/model.h"
+#include "model/bind.h"
+
+#include "checkpoint/formats.h"
+
+/* ---------------------------------------------------------------- shape */
 
 void di_layer_shape(const struct di_config *c, int l, struct di_layer *out)
 {
@@ -19,4 +22,316 @@ void di_layer_shape(const struct di_config *c, int l, struct di_layer *out)
         .rope = c->compress_ratios[l] ? DI_ROPE_COMPRESS : DI_ROPE_MAIN,
         .engram_table = draft ? -1 : c->layer_engram[l],
     };
+}
+
+/* ---------------------------------------------------------------- the table */
+
+/* The field: of struct di_layer, of struct di_expert for tensors of routed experts, of struct di_model for those of no layer. A matrix is a
+ * struct di_weight, everything else a pointer. */
+#define LAYER(field) offsetof(struct di_layer, field)
+#define EXPERT(field) offsetof(struct di_expert, field)
+#define MODEL(field) offsetof(struct di_model, field)
+
+static const struct binding {
+    enum di_home home;
+    size_t field, scale; /* scale: of a mapped table with scales, 0 = has none */
+    bool grouped;        /* a matrix whose rows are in o_groups groups, each with columns of its own */
+} bindings[DI_TENSOR_COUNT] = {
+    [DI_TENSOR_EMBED] = {DI_HOME_MAPPED, MODEL(embed)},
+    [DI_TENSOR_HEAD] = {DI_HOME_PACKED, MODEL(head)},
+    [DI_TENSOR_NORM] = {DI_HOME_COPIED, MODEL(norm)},
+    [DI_TENSOR_ATTN_NORM] = {DI_HOME_COPIED, LAYER(attn_norm)},
+    [DI_TENSOR_FFN_NORM] = {DI_HOME_COPIED, LAYER(ffn_norm)},
+    [DI_TENSOR_WQ_A] = {DI_HOME_PACKED, LAYER(wq_a)},
+    [DI_TENSOR_Q_NORM] = {DI_HOME_COPIED, LAYER(q_norm)},
+    [DI_TENSOR_WQ_B] = {DI_HOME_PACKED, LAYER(wq_b)},
+    [DI_TENSOR_WKV] = {DI_HOME_PACKED, LAYER(wkv)},
+    [DI_TENSOR_KV_NORM] = {DI_HOME_COPIED, LAYER(kv_norm)},
+    [DI_TENSOR_WO_A] = {DI_HOME_PACKED, LAYER(wo_a), .grouped = true},
+    [DI_TENSOR_WO_B] = {DI_HOME_PACKED, LAYER(wo_b)},
+    [DI_TENSOR_ATTN_SINK] = {DI_HOME_COPIED, LAYER(attn_sink)},
+    [DI_TENSOR_COMPRESSOR_WKV] = {DI_HOME_PACKED, LAYER(compressor.wkv)},
+    [DI_TENSOR_COMPRESSOR_WGATE] = {DI_HOME_PACKED, LAYER(compressor.wgate)},
+    [DI_TENSOR_COMPRESSOR_NORM] = {DI_HOME_COPIED, LAYER(compressor.norm)},
+    [DI_TENSOR_INDEXER_WK] = {DI_HOME_PACKED, LAYER(indexer.wk)},
+    [DI_TENSOR_INDEXER_K_NORM] = {DI_HOME_COPIED, LAYER(indexer.k_norm)},
+    [DI_TENSOR_INDEXER_WQ_B] = {DI_HOME_PACKED, LAYER(indexer.wq_b)},
+    [DI_TENSOR_INDEXER_WEIGHTS] = {DI_HOME_PACKED, LAYER(indexer.weights_proj)},
+    [DI_TENSOR_HC_ATTN_FN] = {DI_HOME_COPIED, LAYER(hc_attn.fn)},
+    [DI_TENSOR_HC_ATTN_BASE] = {DI_HOME_COPIED, LAYER(hc_attn.base)},
+    [DI_TENSOR_HC_ATTN_SCALE] = {DI_HOME_COPIED, LAYER(hc_attn.scale)},
+    [DI_TENSOR_HC_FFN_FN] = {DI_HOME_COPIED, LAYER(hc_ffn.fn)},
+    [DI_TENSOR_HC_FFN_BASE] = {DI_HOME_COPIED, LAYER(hc_ffn.base)},
+    [DI_TENSOR_HC_FFN_SCALE] = {DI_HOME_COPIED, LAYER(hc_ffn.scale)},
+    [DI_TENSOR_GATE] = {DI_HOME_PACKED, LAYER(gate)},
+    [DI_TENSOR_GATE_BIAS] = {DI_HOME_COPIED, LAYER(gate_bias)},
+    [DI_TENSOR_GATE_BIAS_VL] = {DI_HOME_COPIED, LAYER(gate_bias_vl)},
+    [DI_TENSOR_SHARED_W1] = {DI_HOME_PACKED, LAYER(shared.w1)},
+    [DI_TENSOR_SHARED_W2] = {DI_HOME_PACKED, LAYER(shared.w2)},
+    [DI_TENSOR_SHARED_W3] = {DI_HOME_PACKED, LAYER(shared.w3)},
+    [DI_TENSOR_EXPERT_W1] = {DI_HOME_PACKED, EXPERT(w1)},
+    [DI_TENSOR_EXPERT_W2] = {DI_HOME_PACKED, EXPERT(w2)},
+    [DI_TENSOR_EXPERT_W3] = {DI_HOME_PACKED, EXPERT(w3)},
+    [DI_TENSOR_ENGRAM_TABLE] = {DI_HOME_MAPPED, LAYER(engram.table), LAYER(engram.scale)},
+    [DI_TENSOR_ENGRAM_WKV] = {DI_HOME_PACKED, LAYER(engram.wkv)},
+    [DI_TENSOR_ENGRAM_Q] = {DI_HOME_PRODUCT, LAYER(engram.qk)},
+    [DI_TENSOR_ENGRAM_K] = {DI_HOME_FACTOR, LAYER(engram.qk)},
+    /* The rest stays in the file: vision, and what stages of the draft have beside what layers have. */
+};
+
+/* Where a tensor lives, and what it takes there. */
+struct place {
+    enum di_home home;
+    uint64_t bytes;
+    bool in_region;
+    struct di_weight matrix; /* of a packed one, or one that could be */
+};
+
+static struct di_weight matrix_of(const struct di_config *c, const struct di_inventory_item *item)
+{
+    static const enum di_wtype types[] = {
+        [DI_ENCODING_BF16] = DI_W_BF16, [DI_ENCODING_F8] = DI_W_FP8_TILE32, [DI_ENCODING_F4] = DI_W_FP4_ROW32};
+    return (struct di_weight){
+        .type = types[item->encoding], .n = (int)item->n, .k = (int)item->k, .groups = bindings[item->id].grouped ? c->o_groups : 1};
+}
+
+static struct place place_of(const struct di_config *c, const struct di_backend *be, const struct di_inventory_item *item)
+{
+    /* Stages of the draft have the tensors of a layer, but no layer to bind them to yet. */
+    struct place p = {.home = item->part == DI_PART_DRAFT ? DI_HOME_FILE : bindings[item->id].home, .bytes = di_inventory_bytes(item)};
+    if (p.home == DI_HOME_PACKED) {
+        p.matrix = matrix_of(c, item);
+        size_t packed = be->ops->weight_bytes(be, &p.matrix);
+        if (packed == 0)
+            p.home = DI_HOME_MAPPED;
+        else
+            p.bytes = packed;
+    }
+    if (p.home == DI_HOME_PRODUCT)
+        p.bytes = (uint64_t)(item->n * item->k) * sizeof(float);
+    p.in_region = p.home == DI_HOME_PACKED || p.home == DI_HOME_COPIED || p.home == DI_HOME_PRODUCT;
+    if (p.in_region)
+        p.bytes = (p.bytes + 63) & ~(uint64_t)63;
+    else if (p.home != DI_HOME_MAPPED)
+        p.bytes = 0;
+    return p;
+}
+
+/* ---------------------------------------------------------------- plan */
+
+static uint64_t rope_bytes(const struct di_config *c)
+{
+    return ((uint64_t)(c->qk_rope_head_dim / 2) * sizeof(float) + 63) & ~(uint64_t)63;
+}
+
+struct planner {
+    const struct di_config *c;
+    const struct di_backend *be;
+    struct di_weights_plan *out;
+};
+
+static di_status plan_item(void *ctx, const struct di_inventory_item *item)
+{
+    struct planner *p = ctx;
+    struct place place = place_of(p->c, p->be, item);
+    struct di_home_sum *sum = &p->out->home[place.home];
+    sum->tensors++;
+    sum->file_bytes += di_inventory_bytes(item);
+    sum->bytes += place.bytes;
+    p->out->region_bytes += place.in_region ? place.bytes : 0;
+    if (place.in_region && place.home != DI_HOME_PACKED && place.bytes > p->out->staging_bytes)
+        p->out->staging_bytes = place.bytes;
+    return DI_OK;
+}
+
+void di_bind_plan(const struct di_config *c, const struct di_backend *be, struct di_weights_plan *out)
+{
+    *out = (struct di_weights_plan){.region_bytes = 2 * rope_bytes(c), .staging_bytes = rope_bytes(c)};
+    (void)di_inventory_each(c, plan_item, &(struct planner){c, be, out}); /* plan_item cannot fail */
+}
+
+/* ---------------------------------------------------------------- loading */
+
+#define SWEEPS 64 /* that loading stops to forget the file: what stays resident of it is a small share of the weights */
+
+struct loader {
+    struct di_model *m;
+    uint64_t at;          /* in the region */
+    uint64_t done, total; /* bytes in the file, of what does not stay there */
+    void *staging;
+    di_error *err;
+};
+
+/* One tensor on its way. */
+struct source {
+    const struct di_tensor *data, *scale; /* scale: or NULL */
+    char *field;                          /* that it is bound to */
+    void DI_DEVICE *to;                   /* its place in the region */
+};
+
+static void set_pointer(void *field, const void DI_DEVICE *p)
+{
+    memcpy(field, &p, sizeof p);
+}
+
+/* The first bytes of the staging memory, which is free again behind it. */
+static di_status send_staged(struct loader *ld, void DI_DEVICE *to, size_t bytes)
+{
+    struct di_backend *be = ld->m->be;
+    struct di_copy_span span = {to, ld->staging, bytes};
+    be->ops->copy(be, &(struct di_op_copy){1, &span});
+    return di_backend_finish(be, ld->err);
+}
+
+static di_status copy_vector(struct loader *ld, const struct source *s)
+{
+    memcpy(ld->staging, s->data->data, s->data->bytes);
+    set_pointer(s->field, s->to);
+    return send_staged(ld, s->to, s->data->bytes);
+}
+
+/* The product stays in the staging memory until its factor comes, which is the next tensor. */
+static di_status multiply(struct loader *ld, const struct source *s, bool first)
+{
+    float *product = ld->staging;
+    size_t n = s->data->bytes / sizeof(uint16_t);
+    void DI_DEVICE *to = s->to;
+    for (size_t i = 0; i < n; i++) {
+        uint16_t bits;
+        memcpy(&bits, s->data->data + sizeof bits * i, sizeof bits);
+        product[i] = first ? di_bf16_to_f32(bits) : product[i] * di_bf16_to_f32(bits);
+    }
+    if (first) {
+        set_pointer(s->field, to);
+        return DI_OK;
+    }
+    memcpy(&to, s->field, sizeof to);
+    return send_staged(ld, to, n * sizeof *product);
+}
+
+static void bind_matrix(struct loader *ld, const struct source *s, struct di_weight w)
+{
+    w.data = s->data->data;
+    w.scale = s->scale ? s->scale->data : NULL;
+    if (s->to)
+        ld->m->be->ops->weight_pack(ld->m->be, &w, s->to);
+    memcpy(s->field, &w, sizeof w);
+}
+
+static void bind_table(const struct source *s, const struct binding *b)
+{
+    set_pointer(s->field, s->data->data);
+    if (s->scale)
+        set_pointer(s->field - b->field + b->scale, s->scale->data);
+}
+
+static di_status bind_tensor(struct loader *ld, const struct di_inventory_item *item, const struct place *p, const struct source *s)
+{
+    if (p->matrix.n > 0)
+        bind_matrix(ld, s, p->matrix);
+    else if (p->home == DI_HOME_MAPPED)
+        bind_table(s, &bindings[item->id]);
+    else
+        return p->home == DI_HOME_COPIED ? copy_vector(ld, s) : multiply(ld, s, p->home == DI_HOME_PRODUCT);
+    return DI_OK;
+}
+
+static char *owner_of(struct di_model *m, const struct di_inventory_item *item)
+{
+    if (item->layer < 0)
+        return (char *)m;
+    return item->expert < 0 ? (char *)&m->layers[item->layer] : (char *)&m->layers[item->layer].experts[item->expert];
+}
+
+static void count_loaded(struct loader *ld, uint64_t bytes)
+{
+    struct di_model *m = ld->m;
+    uint64_t part = ld->total / SWEEPS + 1, before = ld->done / part;
+    ld->done += bytes;
+    if (ld->done / part != before || ld->done == ld->total)
+        di_checkpoint_forget(&m->ck);
+    if (m->params.progress)
+        m->params.progress(m->params.progress_ctx, ld->done, ld->total);
+}
+
+static void DI_DEVICE *take_place(struct loader *ld, uint64_t bytes)
+{
+    void DI_DEVICE *to = (char DI_DEVICE *)ld->m->weights + ld->at;
+    ld->at += bytes;
+    return to;
+}
+
+static di_status load_item(void *ctx, const struct di_inventory_item *item)
+{
+    struct loader *ld = ctx;
+    struct di_model *m = ld->m;
+    struct place p = place_of(m->c, m->be, item);
+    const struct di_tensor *stored[2] = {0};
+    if (p.home == DI_HOME_FILE)
+        return DI_OK;
+    for (int i = 0; i < item->n_stored; i++) {
+        stored[i] = di_checkpoint_find(&m->ck, item->stored[i].name);
+        if (!stored[i]) /* opening checked it */
+            return di_fail(ld->err, DI_ERR_INTERNAL, item->stored[i].name, "the checkpoint has no such tensor");
+    }
+    struct source s = {.data = stored[0],
+                       .scale = stored[1],
+                       .field = owner_of(m, item) + bindings[item->id].field,
+                       .to = p.in_region ? take_place(ld, p.bytes) : NULL};
+    di_status status = bind_tensor(ld, item, &p, &s);
+    if (status != DI_OK || p.home == DI_HOME_MAPPED)
+        return status;
+    for (int i = 0; i < item->n_stored; i++)
+        di_tensor_forget(stored[i]);
+    count_loaded(ld, di_inventory_bytes(item));
+    return DI_OK;
+}
+
+static di_status load_rope(struct loader *ld)
+{
+    struct di_model *m = ld->m;
+    const struct {
+        void (*make)(const struct di_config *c, float *freq);
+        const float DI_DEVICE **field;
+    } kinds[] = {{di_rope_freq_main, &m->rope_main}, {di_rope_freq_compress, &m->rope_compress}};
+    di_status status = DI_OK;
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds && status == DI_OK; i++) {
+        void DI_DEVICE *to = take_place(ld, rope_bytes(m->c));
+        kinds[i].make(m->c, ld->staging);
+        *kinds[i].field = to;
+        status = send_staged(ld, to, (size_t)(m->c->qk_rope_head_dim / 2) * sizeof(float));
+    }
+    return status;
+}
+
+static di_status make_layers(struct di_model *m, di_error *err)
+{
+    const struct di_config *c = m->c;
+    size_t n = (size_t)c->num_hidden_layers;
+    di_status status = DI_OK;
+    m->layers = di_arena_alloc(&m->arena, n * sizeof *m->layers);
+    CHECK(m->layers, err, DI_ERR_MEMORY, "", "out of memory for the layer table");
+    for (int l = 0; l < c->num_hidden_layers; l++) {
+        struct di_layer *layer = &m->layers[l];
+        di_layer_shape(c, l, layer);
+        layer->experts = di_arena_alloc(&m->arena, (size_t)layer->n_experts * sizeof *layer->experts);
+        CHECK(layer->experts, err, DI_ERR_MEMORY, "", "out of memory for the expert table");
+    }
+out:
+    return status;
+}
+
+di_status di_bind_load(struct di_model *m, const struct di_weights_plan *plan, di_error *err)
+{
+    di_status status = DI_OK;
+    struct loader ld = {.m = m, .err = err, .staging = di_staging_alloc(m->be, plan->staging_bytes)};
+    CHECK(ld.staging, err, DI_ERR_MEMORY, "", "out of memory for a tensor of %llu bytes", (unsigned long long)plan->staging_bytes);
+    for (int home = 0; home < DI_HOME_COUNT; home++)
+        ld.total += home == DI_HOME_FILE || home == DI_HOME_MAPPED ? 0 : plan->home[home].file_bytes;
+    TRY(make_layers(m, err));
+    TRY(di_inventory_each(m->c, load_item, &ld));
+    TRY(load_rope(&ld));
+out:
+    di_staging_free(m->be, ld.staging);
+    return status;
 }

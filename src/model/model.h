@@ -8,8 +8,7 @@
 
 enum di_rope { DI_ROPE_MAIN, DI_ROPE_COMPRESS };
 
-/* One layer: in what it differs from others (di_layer_shape), then its weights (bind.c). Vectors and tables are read where the checkpoint is
- * mapped, unless they were copied to an arena. */
+/* One layer: in what it differs from others (di_layer_shape), then its weights (bind.c). */
 struct di_layer {
     int ring;                      /* its window ring; stages of the draft count on behind the backbone */
     int n_experts, k;              /* routed experts, and how many of them a row has */
@@ -42,7 +41,7 @@ struct di_layer {
     struct {
         const uint8_t DI_DEVICE *table, *scale;
         struct di_weight wkv;
-        float DI_DEVICE *qk; /* q_weight * k_weight, [streams, hidden] */
+        const float DI_DEVICE *qk; /* q_weight * k_weight, [streams, hidden] */
     } engram;
 };
 
@@ -67,9 +66,9 @@ struct di_model {
     struct di_layer *layers;
     const uint8_t DI_DEVICE *embed, *norm;
     struct di_weight head;
-    void DI_DEVICE *packed; /* one region of all repacked weights */
-    size_t packed_bytes, activation_bytes;
-    float rope_main[DI_MAX_ROPE], rope_compress[DI_MAX_ROPE]; /* frequencies [qk_rope_head_dim / 2] */
+    void DI_DEVICE *weights; /* one region of all that is packed, copied or derived (bind.h) */
+    size_t weight_bytes, activation_bytes;
+    const float DI_DEVICE *rope_main, *rope_compress; /* frequencies [qk_rope_head_dim / 2] */
     struct di_engram engram;
     int32_t *token_map;
     void DI_DEVICE *activations; /* one region, carved by backbone.c */
