@@ -370,13 +370,13 @@ struct di_op_router {
 /* Experts (spec §5.8). x is quantised already if q_linear. Sum over slots in slot order in fp32, shared last, one B. The ids of a row
  * ascend; -1: nobody has this slot. */
 struct di_op_moe {
-    int m, d, f, k;
+    int m, d, f, k, n_experts;
     float limit;
     const void DI_DEVICE *x;
     const int32_t DI_DEVICE *ids;
     const float DI_DEVICE *weights;
-    const struct di_expert *experts, *shared;
-    void DI_DEVICE *y; /* act [m, d] */
+    const struct di_expert *experts, *shared; /* [n_experts] */
+    void DI_DEVICE *y;                        /* act [m, d] */
 };
 /* e[i, c*hd ..] = dequantised table row idx[i, c] (e4m3, e8m0 per 32). idx is 64-bit because byte offsets pass 2^32. */
 struct di_op_engram_gather {

@@ -73,13 +73,8 @@ static di_status create(const struct di_core_null *n, const struct di_core_confi
         memcpy(r.model_digest, n->model_digest, sizeof r.model_digest);
         TRY(di_reuse_create(e->store, &r, &e->reuse, err));
     }
-    struct di_pipeline_params p = {.compute = n->compute,
-                                   .sample = n->sample,
-                                   .ctx = n->ctx,
-                                   .store = e->store,
-                                   .lanes = config->max_batch,
-                                   .vocab = n->vocab,
-                                   .banned = config->banned};
+    struct di_pipeline_params p = {
+        .compute = n->compute, .ctx = n->ctx, .store = e->store, .lanes = config->max_batch, .vocab = n->vocab, .banned = config->banned};
     TRY(di_pipeline_create(&p, &e->pipe, err));
     *out = e;
     e = NULL;
@@ -98,12 +93,6 @@ static di_status compute_model(void *ctx, const struct di_step *step, di_error *
     return di_model_step(ctx, step, err);
 }
 
-static void sample_model(void *ctx, const struct di_op_sample *d)
-{
-    struct di_model *model = ctx;
-    model->be->ops->sample(model->be, d);
-}
-
 di_status di_core_create(struct di_model *model, const struct di_core_config *config, struct di_core **out, di_error *err)
 {
     struct di_core_null n = {.be = model->be,
@@ -114,7 +103,6 @@ di_status di_core_create(struct di_model *model, const struct di_core_config *co
                              .rollback = di_replay_rollback(model->c),
                              .context = di_core_context(model->c, config),
                              .compute = compute_model,
-                             .sample = sample_model,
                              .ctx = model,
                              .numerics = model->be->bits};
     memcpy(n.model_digest, model->digest, sizeof n.model_digest);

@@ -123,7 +123,6 @@ struct di_core_null {
     int rollback; /* of di_replay_rules; 0: no bounded replay */
     int64_t context;
     di_status (*compute)(void *ctx, const struct di_step *step, di_error *err);
-    void (*sample)(void *ctx, const struct di_op_sample *d); /* as in pipeline.h */
     void *ctx;
     const char *numerics; /* di_backend.bits, for the prefix keys */
     uint8_t model_digest[32];

@@ -4,6 +4,7 @@
 #define DI_ON_DEVICE /* its model is the device */
 #include "base/clock.h"
 #include "engine/core.h"
+#include "testing/device.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -98,7 +99,7 @@ static struct di_core *create_with(struct null_model *m, int batch, int chunk, i
                                      .window_row_bytes = 8};
     struct di_core_config config = {
         .max_batch = batch, .prefill_chunk = chunk, .cache_blocks = blocks, .states = states, .prefill_order = order};
-    assert_int_equal(di_core_create_null(&n, &config, &e, NULL), DI_OK);
+    assert_int_equal(di_test_core_null(&n, &config, &e, NULL), DI_OK);
     return e;
 }
 

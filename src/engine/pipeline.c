@@ -19,7 +19,7 @@ struct di_pipeline {
     pthread_t thread;
     bool has_thread;
     /* worker only */
-    struct di_law *law;               /* where params.sample is NULL */
+    struct di_law *law;               /* of the plain form, for a back end without a sampler */
     float DI_DEVICE *logits;          /* [lanes][vocab] */
     struct di_sample_task *tasks;     /* [lanes], as the next two */
     struct di_sample_result *results; /* staging */
@@ -121,8 +121,9 @@ static void sample_rows(struct di_pipeline *p, int n)
         p->positions[i] = (int64_t)p->live[c].pos0 + p->live[c].n;
         p->tasks[i] = sample_task(p, &p->lanes[p->live[c].slot], p->positions[i], p->logits + (size_t)i * (size_t)p->params.vocab);
     }
-    if (p->params.sample)
-        p->params.sample(p->params.ctx, &(struct di_op_sample){.m = n, .tasks = p->tasks, .results = p->results});
+    struct di_backend *be = p->params.store->be;
+    if (be->ops->sample)
+        be->ops->sample(be, &(struct di_op_sample){.m = n, .tasks = p->tasks, .results = p->results});
     else
         for (int i = 0; i < n; i++)
             di_sample_task_run(p->law, &p->tasks[i], &p->results[i]);
@@ -245,7 +246,7 @@ di_status di_pipeline_create(const struct di_pipeline_params *params, struct di_
     p->params = *params;
     pthread_mutex_init(&p->lock, NULL);
     pthread_cond_init(&p->changed, NULL);
-    if (!params->sample)
+    if (!params->store->be->ops->sample)
         TRY(di_law_create((size_t)params->vocab, &p->law, err));
     CHECK(allocate(p), err, DI_ERR_MEMORY, "", "out of memory for %d lanes of %d logits", params->lanes, params->vocab);
     p->has_thread = di_thread_create(&p->thread, work, p) == 0;

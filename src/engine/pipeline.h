@@ -64,9 +64,9 @@ struct di_launch {
 struct di_pipeline_params {
     /* Computes a step on the worker's thread; the null model of tests writes some logits and returns. */
     di_status (*compute)(void *ctx, const struct di_step *step, di_error *err);
-    void (*sample)(void *ctx, const struct di_op_sample *d); /* NULL: the plain form, row by row */
     void *ctx;
-    struct di_kv_store *store; /* borrowed; the worker's are its blocks, states and device page table, never its accounts */
+    struct di_kv_store *
+        store; /* borrowed, with its back end, which samples, too, if it can; the worker's are its blocks, states and device page table, never its accounts */
     int lanes, vocab;
     const uint64_t *banned; /* or NULL; borrowed */
 };

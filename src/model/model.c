@@ -6,12 +6,18 @@ static struct di_backend_params backend_params(const struct di_config *c, const 
     return (struct di_backend_params){c, p->numerics, p->max_rows, p->max_context, p->threads, p->isa};
 }
 
+static di_status create_backend(const struct di_model_params *params, const struct di_backend_params *p, struct di_backend **out,
+                                di_error *err)
+{
+    return params->backend ? params->backend(p, out, err) : di_backend_cpu_create(p, out, err);
+}
+
 di_status di_model_plan(const struct di_config *c, const struct di_model_params *params, struct di_model_plan *out, di_error *err)
 {
     struct di_backend_params bp = backend_params(c, params);
     struct di_backend *be;
     struct di_weights_plan weights;
-    di_status status = di_backend_cpu_create(&bp, &be, err);
+    di_status status = create_backend(params, &bp, &be, err);
     if (status != DI_OK)
         return status;
     di_bind_plan(c, be, &weights);
@@ -70,7 +76,7 @@ di_status di_model_open(const char *dir, const struct di_model_params *params, s
     CHECK(params->max_rows > 0 && params->max_context > 0 && params->max_context <= m->c->max_position_embeddings, err, DI_ERR_INVALID,
           "context", "the context must be between 1 and the model's %lld tokens", (long long)m->c->max_position_embeddings);
     struct di_backend_params bp = backend_params(m->c, params);
-    TRY(di_backend_cpu_create(&bp, &m->be, err));
+    TRY(create_backend(params, &bp, &m->be, err));
     TRY(di_checkpoint_digest(&m->ck, DI_DIGEST_WHOLE, m->digest, err));
     TRY(load_engram_tables(m, params->token_map, err));
     TRY(load_weights(m, err));

@@ -51,6 +51,8 @@ struct di_model_params {
     int threads;         /* 0 = all processors */
     const char *isa;     /* NULL = best */
     struct di_numerics numerics;
+    /* Creates what it computes on; NULL: di_backend_cpu_create. */
+    di_status (*backend)(const struct di_backend_params *p, struct di_backend **out, di_error *err);
     const int32_t *token_map; /* engram token map [vocab_size] (src/text/token_map.h); copied. May be NULL if the config has no engram */
     /* Called during loading with bytes done and in all; may be NULL. */
     void (*progress)(void *ctx, uint64_t done, uint64_t total);

@@ -297,6 +297,7 @@ void di_site_moe(struct di_pass *x, const struct di_layer *w)
                                            .d = c->hidden_size,
                                            .f = c->moe_intermediate_size,
                                            .k = k,
+                                           .n_experts = w->n_experts,
                                            .limit = (float)c->swiglu_limit,
                                            .x = linear_input(x, c->hidden_size, b->n, b->nq),
                                            .ids = b->experts,

@@ -1,6 +1,8 @@
 #define DI_ON_DEVICE /* it is the device */
 #include "testing/null_model.h"
 
+#include "testing/device.h"
+
 /* Cached rows of 8 bytes hold the hash of the prefix that ends with their position; key rows of source 0 the token too. */
 #define KEY_BYTES 16
 static const struct di_kv_layout layout = {.d = 2,
@@ -194,7 +196,7 @@ di_status di_null_core(struct di_null_model *m, di_status (*compute)(void *ctx, 
                              .compute = compute ? compute : di_null_compute,
                              .ctx = compute ? ctx : m,
                              .numerics = "null"};
-    return di_core_create_null(&n, config, out, err);
+    return di_test_core_null(&n, config, out, err);
 }
 
 /* ---------------------------------------------------------------- requests under watch */

@@ -1,0 +1,99 @@
+#define DI_ON_DEVICE
+#include "testing/device.h"
+
+#include <stdlib.h>
+
+static struct di_hostile_params chosen;
+static bool is_chosen;
+
+static const struct di_hostile_params *device_params(void)
+{
+    const char *seed = is_chosen ? NULL : getenv("DI_HOSTILE");
+    if (seed)
+        di_test_set_device(&(struct di_hostile_params){.seed = strtoull(seed, NULL, 10)});
+    return &chosen;
+}
+
+uint64_t di_test_seed(void)
+{
+    return device_params()->seed;
+}
+
+void di_test_set_device(const struct di_hostile_params *p)
+{
+    chosen = *p;
+    is_chosen = true;
+}
+
+di_status di_test_backend(const struct di_backend_params *params, struct di_backend **out, di_error *err)
+{
+    const struct di_hostile_params *p = device_params();
+    di_status status = di_backend_cpu_create(params, out, err);
+    return status == DI_OK && p->seed ? di_hostile_create(*out, 0, p, out, err) : status; /* it owns the other */
+}
+
+/* ---------------------------------------------------------------- null models */
+
+/* A null model and its device, which the core does not know to destroy: that is done when the next one is made, or at the end. */
+struct late {
+    struct late *older;
+    struct di_backend *be;
+    struct di_core_null null;
+};
+static struct late *newest;
+
+static void destroy_unused(void)
+{
+    for (struct late **at = &newest; *at;) {
+        struct late *l = *at;
+        if (!di_hostile_is_empty(l->be)) {
+            at = &l->older;
+            continue;
+        }
+        *at = l->older;
+        l->be->ops->destroy(l->be);
+        free(l);
+    }
+}
+
+static di_status compute_late(void *ctx, const struct di_step *step, di_error *err)
+{
+    struct late *l = ctx;
+    (void)err;
+    di_hostile_launch(l->be, step, l->null.compute, l->null.ctx);
+    return DI_OK;
+}
+
+di_status di_test_core_null(const struct di_core_null *null, const struct di_core_config *config, struct di_core **out, di_error *err)
+{
+    const struct di_hostile_params *p = device_params();
+    if (!p->seed)
+        return di_core_create_null(null, config, out, err);
+    if (!newest)
+        atexit(destroy_unused);
+    destroy_unused();
+    struct late *l = calloc(1, sizeof *l);
+    if (!l)
+        return di_fail(err, DI_ERR_MEMORY, "", "out of memory for a hostile device");
+    *l = (struct late){.older = newest, .null = *null};
+    di_status status = di_hostile_create(NULL, null->vocab, p, &l->be, err);
+    if (status != DI_OK) {
+        free(l);
+        return status;
+    }
+    newest = l;
+    struct di_core_null n = *null;
+    n.be = l->be;
+    n.compute = compute_late;
+    n.ctx = l;
+    return di_core_create_null(&n, config, out, err);
+}
+
+struct di_kv di_test_view_kv(const struct di_kv_store *s)
+{
+    struct di_kv kv = di_kv_view(s);
+    kv.blocks = di_hostile_view(kv.blocks);
+    kv.state = di_hostile_view(kv.state);
+    kv.pages = di_hostile_view(kv.pages);
+    return kv;
+}
