@@ -43,9 +43,9 @@ struct hostile {
     struct hostile *older; /* of those that live */
     struct di_hostile_params params;
     uint8_t *here, *there; /* the region: as addresses of device memory, and as it can be read */
-    uint8_t poison;
-    bool threaded; /* a thread of its own runs what is called */
-    int eager;     /* a call in so many sets it going before it is waited for; 0 = never */
+    uint8_t poison[2];     /* by turns */
+    bool threaded;         /* a thread of its own runs what is called */
+    int eager;             /* a call in so many sets it going before it is waited for; 0 = never */
 
     pthread_mutex_t lock;
     pthread_cond_t changed;
@@ -102,6 +102,12 @@ static uint8_t *seen(const struct hostile *h, const void *p)
     return h->there + ((uintptr_t)p - (uintptr_t)h->here);
 }
 
+static void spoil(const struct hostile *h, void *p, size_t bytes)
+{
+    for (size_t i = 0; i < bytes; i++)
+        ((uint8_t *)p)[i] = h->poison[i % 2];
+}
+
 /* With the lock. */
 static bool is_in(const struct block *blocks, int n, const void *p, size_t bytes)
 {
@@ -129,7 +135,7 @@ static void *allocate_device(struct hostile *h, size_t bytes)
         return NULL;
     memmove(&h->device[i + 1], &h->device[i], (size_t)(h->n_device++ - i) * sizeof *h->device);
     h->device[i] = (struct block){at, bytes};
-    memset(seen(h, at - GAP), h->poison, bytes + 2 * GAP);
+    spoil(h, seen(h, at - GAP), bytes + 2 * GAP);
     return at;
 }
 
@@ -142,7 +148,7 @@ static void *hostile_alloc(struct di_backend *be, enum di_memory kind, size_t by
     if (kind != DI_MEMORY_STAGING) {
         p = allocate_device(h, bytes);
     } else if (h->n_staging < MOST_BLOCKS && (p = di_malloc_aligned(bytes))) {
-        memset(p, h->poison, bytes);
+        spoil(h, p, bytes);
         h->staging[h->n_staging++] = (struct block){p, bytes};
     }
     pthread_mutex_unlock(&h->lock);
@@ -162,7 +168,7 @@ static void hostile_release(struct di_backend *be, enum di_memory kind, void *p)
         i++;
     if (i == *n)
         die("what is released was not allocated");
-    memset(staging ? p : seen(h, p), h->poison, blocks[i].bytes);
+    spoil(h, staging ? p : seen(h, p), blocks[i].bytes);
     memmove(&blocks[i], &blocks[i + 1], (size_t)(--*n - i) * sizeof *blocks);
     pthread_mutex_unlock(&h->lock);
     if (staging)
@@ -443,13 +449,13 @@ static const struct field index_select_fields[] = {
 static const struct field attention_fields[] = {F(attention, rows, ROWS), F(attention, kv, KV), D(attention, window_new),
                                                 D(attention, sel),        D(attention, sel_n),  D(attention, q),
                                                 D(attention, sink),       D(attention, o),      {0}};
-static const struct field router_fields[] = {D(router, x),        F(router, w, WEIGHT), D(router, bias),    D(router, bias_vl),
-                                             D(router, is_image), D(router, ids),       D(router, weights), {0}};
+static const struct field router_fields[] = {D(router, x),    F(router, w, WEIGHT), D(router, bias),    D(router, bias_vl),
+                                             D(router, kind), D(router, ids),       D(router, weights), {0}};
 static const struct field moe_fields[] = {D(moe, x), D(moe, ids), D(moe, weights), F(moe, experts, EXPERTS), F(moe, shared, EXPERT),
                                           D(moe, y), {0}};
 static const struct field engram_gather_fields[] = {
     D(engram_gather, idx), F(engram_gather, table, MAPPED), F(engram_gather, scale, MAPPED), D(engram_gather, e), {0}};
-static const struct field engram_gate_fields[] = {D(engram_gate, x), D(engram_gate, kv), D(engram_gate, qk), D(engram_gate, skip), {0}};
+static const struct field engram_gate_fields[] = {D(engram_gate, x), D(engram_gate, kv), D(engram_gate, qk), D(engram_gate, kind), {0}};
 
 /* X(op, number of experts) */
 #define NETWORK_OPS(X)  \
@@ -537,7 +543,7 @@ static void hostile_copy(struct di_backend *be, const struct di_op_copy *d)
         s->to = s->bytes ? place_end(h, s->to, s->bytes) : NULL;
         s->from = s->bytes ? place_end(h, s->from, s->bytes) : NULL;
         if (down && !h->failed)
-            memset(s->to, h->poison, s->bytes);
+            spoil(h, s->to, s->bytes);
     }
     if (h->failed)
         c->n = 0;
@@ -574,7 +580,7 @@ static void hostile_sample(struct di_backend *be, const struct di_op_sample *d)
     if (h->failed)
         copy->m = 0;
     else
-        memset(d->results, h->poison, (size_t)d->m * sizeof *d->results);
+        spoil(h, d->results, (size_t)d->m * sizeof *d->results);
     call(h, i);
     pthread_mutex_unlock(&h->lock);
 }
@@ -725,12 +731,9 @@ di_status di_hostile_create(struct di_backend *inner, int vocab, const struct di
 {
     static const int eager[] = {0, 2, 16, 64};
     struct hostile *h = allocate(sizeof *h);
-    *h = (struct hostile){.inner = inner,
-                          .params = *p,
-                          .poison = p->seed / 2 % 2 ? 0xA5 : 0xFF,
-                          .threaded = p->seed % 2,
-                          .eager = eager[p->seed / 4 % 4],
-                          .random = p->seed * 0x9E3779B97F4A7C15u};
+    *h = (struct hostile){
+        .inner = inner, .params = *p, .threaded = p->seed % 2, .eager = eager[p->seed / 4 % 4], .random = p->seed * 0x9E3779B97F4A7C15u};
+    memcpy(h->poison, p->seed / 2 % 2 ? "\xA5\xA5" : "\xC0\x7F", sizeof h->poison);
     fill_table(h);
     if (inner) {
         h->be = *inner;

@@ -4,8 +4,8 @@
  *    that names device memory that is not allocated, or other memory where the device's is asked for, is a fault, told by the next wait.
  *  - What is called runs later: when it is waited for, or at a moment that the seed chooses, on a thread of the device or on that of a caller.
  *    Descriptors and the host structs that they name are copied by the call, as they may be gone by then.
- *  - Memory that was not written, or is free, holds what makes no sense: bytes 0xFF (floats that are not numbers, indexes of -1) or 0xA5.
- *    So does staging memory to which a copy or a sampler has been called and has not run.
+ *  - Memory that was not written, or is free, holds what makes no sense: 0x7FC0, not a number and an index far outside, or bytes 0xA5. So does
+ *    staging memory to which a copy or a sampler has been called and has not run.
  *
  * Test support; aborts where a test cannot be told otherwise. Any thread. */
 #ifndef DI_TESTING_HOSTILE_H
