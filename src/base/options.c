@@ -345,6 +345,10 @@ static di_status next_flag(const struct loader *ld, int *i, struct flag *f)
     const char *word = ld->args->argv[(*i)++];
     bool negated;
     di_status status;
+    if (*i == 1 && ld->cmd->word && word[0] != '-') {
+        f->value = word;
+        return find_flag(ld, di_str_c(ld->cmd->word), f, &negated);
+    }
     if (strcmp(word, "-h") == 0)
         word = "--help";
     CHECK(word[0] == '-' && word[1] == '-' && word[2], ld->err, DI_ERR_INVALID, "", "\"%.60s\" stands where a flag (--name) was expected",

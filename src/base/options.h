@@ -33,6 +33,7 @@ struct di_option {
 
 struct di_command {
     const char *name, *summary, *usage; /* usage: the line after "deepinfer NAME" */
+    const char *word; /* an option whose value may stand first, without its flag ("deepinfer grammar check"); NULL: none */
     const struct di_option *options;
     size_t n_options, options_size; /* options_size: bytes of the options struct */
     /* Runs the subcommand with parsed options; returns the process exit status. stdout carries results only, stderr messages only. */

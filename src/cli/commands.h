@@ -11,6 +11,7 @@ extern const struct di_command di_cmd_inspect;
 extern const struct di_command di_cmd_tokenize;
 extern const struct di_command di_cmd_render;
 extern const struct di_command di_cmd_parse;
+extern const struct di_command di_cmd_grammar;
 extern const struct di_command di_cmd_logits;
 extern const struct di_command di_cmd_perplexity;
 extern const struct di_command di_cmd_image;

@@ -15,6 +15,7 @@ static const struct di_command *const table[] = {
     &di_cmd_tokenize,
     &di_cmd_render,
     &di_cmd_parse,
+    &di_cmd_grammar,
     &di_cmd_logits,
     &di_cmd_perplexity,
     &di_cmd_image,

@@ -1,0 +1,119 @@
+#include "grammar/impl.h"
+
+#define SEARCH 3000 /* states that are looked at before a state counts as live */
+
+struct product *product_create(struct di_grammar *g, const rx_id *start, uint32_t n)
+{
+    struct product *p = di_calloc(1, sizeof *p);
+    if (!p || !gr_grow(g, (void **)&p->states, &p->cap, n, sizeof *p->states) || !(p->heads = di_calloc(256, sizeof *p->heads))) {
+        g->out_of_memory = true;
+        product_destroy(p);
+        return NULL;
+    }
+    p->n = n;
+    p->mask = 255;
+    memcpy(p->states, start, n * sizeof *start);
+    if (!gr_grow(g, (void **)&p->live, &p->cap_live, 1, 1) || !gr_grow(g, (void **)&p->chain, &p->cap_chain, 1, sizeof *p->chain)) {
+        product_destroy(p);
+        return NULL;
+    }
+    p->live[0] = 0;
+    p->chain[0] = 0;
+    p->count = 1; /* the start is found by nobody, and so may exist twice */
+    return p;
+}
+
+void product_destroy(struct product *p)
+{
+    if (!p)
+        return;
+    di_free(p->states);
+    di_free(p->live);
+    di_free(p->heads);
+    di_free(p->chain);
+    di_free(p);
+}
+
+uint32_t product_step(struct di_grammar *g, struct product *p, uint32_t state, unsigned byte)
+{
+    size_t at = p->count;
+    if (!gr_grow(g, (void **)&p->states, &p->cap, (at + 1) * p->n, sizeof *p->states))
+        return 0;
+    rx_id *to = p->states + at * p->n;
+    uint64_t h = 0;
+    for (uint32_t i = 0; i < p->n; i++) {
+        to[i] = rx_step(&g->rx, p->states[state * p->n + i], byte);
+        h = (h ^ to[i]) * 0xD6E8FEB86659FD93u;
+        h ^= h >> 32;
+    }
+    uint32_t *head = p->heads + (h & p->mask);
+    for (uint32_t i = *head; i; i = p->chain[i])
+        if (memcmp(p->states + (size_t)i * p->n, to, p->n * sizeof *to) == 0)
+            return i;
+    if (at >= g->options.limits.regex_nodes) {
+        g->over = "regex_nodes";
+        return 0;
+    }
+    if (!gr_grow(g, (void **)&p->live, &p->cap_live, at + 1, 1) || !gr_grow(g, (void **)&p->chain, &p->cap_chain, at + 1, sizeof *p->chain))
+        return 0;
+    p->live[at] = 0;
+    p->chain[at] = *head;
+    *head = (uint32_t)at;
+    return (uint32_t)p->count++;
+}
+
+uint64_t product_matches(const struct di_grammar *g, const struct product *p, uint32_t state)
+{
+    uint64_t bits = 0;
+    for (uint32_t i = 0; i < p->n; i++)
+        bits |= (uint64_t)rx_accepts(&g->rx, p->states[(size_t)state * p->n + i]) << i;
+    return bits;
+}
+
+bool product_live(struct di_grammar *g, struct product *p, uint32_t state, bdd_id formula,
+                  bool (*accept)(struct di_grammar *g, struct product *p, uint32_t state, void *ctx), void *ctx)
+{
+    if (p->formula != formula) {
+        memset(p->live, 0, p->count);
+        p->formula = formula;
+    }
+    if (p->live[state])
+        return p->live[state] == 1;
+    if (!rx_may_search(&g->rx))
+        return true;
+    uint32_t *queue = di_malloc(SEARCH * sizeof *queue);
+    size_t n = 0;
+    bool found = false, whole = true;
+    if (!queue) {
+        g->out_of_memory = true;
+        return false;
+    }
+    queue[n++] = state;
+    p->live[state] = 3; /* in the queue */
+    for (size_t i = 0; i < n && !found; i++) {
+        found = accept(g, p, queue[i], ctx);
+        uint32_t last = UINT32_MAX;
+        for (unsigned byte = 0; byte < 256 && !found; byte++) {
+            uint32_t to = product_step(g, p, queue[i], byte);
+            if (to == last || g->over || g->out_of_memory)
+                continue;
+            last = to;
+            found = p->live[to] == 1;
+            if (p->live[to])
+                continue;
+            whole = n < SEARCH && rx_may_search(&g->rx);
+            if (!whole)
+                break;
+            p->live[to] = 3;
+            queue[n++] = to;
+        }
+        if (!whole)
+            break;
+    }
+    for (size_t i = 0; i < n; i++)
+        p->live[queue[i]] = found || !whole ? 0 : 2;
+    if (found || !whole)
+        p->live[state] = 1;
+    di_free(queue);
+    return p->live[state] == 1;
+}

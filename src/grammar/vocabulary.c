@@ -1,0 +1,183 @@
+#include "grammar/vocabulary.h"
+#include "base/utf8.h"
+
+#include <stdlib.h>
+
+static int by_bytes(const void *a, const void *b)
+{
+    const struct trie_entry *x = a, *y = b;
+    size_t n = x->bytes.n < y->bytes.n ? x->bytes.n : y->bytes.n;
+    int c = n ? memcmp(x->bytes.p, y->bytes.p, n) : 0;
+    if (c == 0)
+        c = (x->bytes.n > y->bytes.n) - (x->bytes.n < y->bytes.n);
+    return c ? c : (x->id > y->id) - (x->id < y->id);
+}
+
+static int by_chars(const void *a, const void *b)
+{
+    const struct trie_entry *x = a, *y = b;
+    return (x->chars < y->chars) - (x->chars > y->chars);
+}
+
+/* Takes the entries over. */
+static bool build_trie(struct trie *t, struct trie_entry *entries, size_t n)
+{
+    size_t nodes = 1, most = 0;
+    qsort(entries, n, sizeof *entries, by_bytes);
+    for (size_t i = 0; i < n; i++) {
+        nodes += entries[i].bytes.n;
+        most = entries[i].bytes.n > most ? entries[i].bytes.n : most;
+    }
+    *t = (struct trie){.entries = entries, .n_entries = n, .depth = most};
+    uint32_t *path = di_malloc((most + 2) * sizeof *path);
+    t->nodes = di_malloc(nodes * sizeof *t->nodes);
+    if (!path || !t->nodes) {
+        di_free(path);
+        return false;
+    }
+    size_t depth = 0;
+    t->nodes[t->n_nodes++] = (struct trie_node){0};
+    path[0] = 0;
+    for (size_t i = 0; i < n; i++) {
+        struct di_str s = entries[i].bytes;
+        size_t same = 0;
+        while (i && same < depth && same < s.n && entries[i - 1].bytes.p[same] == s.p[same])
+            same++;
+        for (; depth > same; depth--)
+            t->nodes[path[depth]].end = (uint32_t)t->n_nodes;
+        while (depth < s.n) {
+            path[depth + 1] = (uint32_t)t->n_nodes;
+            t->nodes[t->n_nodes++] =
+                (struct trie_node){.first = (uint32_t)i, .depth = (uint16_t)(depth + 1), .byte = (unsigned char)s.p[depth]};
+            depth++;
+        }
+        t->nodes[path[depth]].count++;
+    }
+    for (; depth > 0; depth--)
+        t->nodes[path[depth]].end = (uint32_t)t->n_nodes;
+    t->nodes[0].end = (uint32_t)t->n_nodes;
+    di_free(path);
+    struct trie_node *fit = di_realloc(t->nodes, t->n_nodes * sizeof *fit);
+    t->nodes = fit ? fit : t->nodes;
+    return true;
+}
+
+static void free_trie(struct trie *t)
+{
+    di_free(t->nodes);
+    di_free(t->entries);
+}
+
+/* Bytes at the beginning of s that a string of JSON may hold as they are, in whole characters. */
+static size_t content_prefix(struct di_str s, uint32_t *chars)
+{
+    size_t at = 0;
+    *chars = 0;
+    while (at < s.n) {
+        uint32_t cp;
+        size_t n = di_utf8_decode(s.p + at, s.n - at, &cp, NULL);
+        if (!n || cp < 0x20 || cp == '"' || cp == '\\')
+            break;
+        at += n;
+        ++*chars;
+    }
+    return at;
+}
+
+static bool build_slice(struct di_vocabulary *v)
+{
+    struct slice *s = &v->content;
+    struct trie_entry *closing = di_malloc((v->n + 1) * sizeof *closing), *others = di_malloc((v->n + 1) * sizeof *others);
+    size_t n_closing = 0, n_others = 0;
+    s->whole = di_calloc(v->words, sizeof *s->whole);
+    s->short_ones = di_calloc(v->words * SLICE_LEFT, sizeof *s->short_ones);
+    s->by_chars = di_malloc((v->n + 1) * sizeof *s->by_chars);
+    if (!closing || !others || !s->whole || !s->short_ones || !s->by_chars) {
+        di_free(closing);
+        di_free(others);
+        return false;
+    }
+    for (uint32_t id = 0; id < v->n; id++) {
+        struct di_str t = v->tokens[id];
+        uint32_t chars;
+        size_t n = content_prefix(t, &chars);
+        if (!t.n || t.n > UINT16_MAX)
+            continue;
+        struct trie_entry e = {.bytes = {t.p + n, t.n - n}, .id = id, .chars = chars};
+        if (n == t.n) {
+            mask_add(s->whole, id);
+            s->by_chars[s->n_by_chars++] = e;
+            s->most_chars = chars > s->most_chars ? chars : s->most_chars;
+            for (uint32_t k = chars; k < SLICE_LEFT; k++)
+                mask_add(s->short_ones + k * v->words, id);
+        } else if (t.p[n] == '"') {
+            closing[n_closing++] = e;
+        } else {
+            others[n_others++] = e;
+        }
+    }
+    qsort(s->by_chars, s->n_by_chars, sizeof *s->by_chars, by_chars);
+    bool built = build_trie(&s->closing, closing, n_closing);
+    return build_trie(&s->others, others, n_others) && built;
+}
+
+di_status di_vocabulary_create(const struct di_str *tokens, size_t n, struct di_vocabulary **out, di_error *err)
+{
+    struct di_vocabulary *v = di_calloc(1, sizeof *v);
+    size_t bytes = 0, count = 0;
+    *out = NULL;
+    if (!v)
+        goto failed;
+    for (size_t i = 0; i < n; i++)
+        bytes += tokens[i].n;
+    v->n = n;
+    v->words = di_mask_words(n);
+    v->bytes = di_malloc(bytes + 1);
+    v->tokens = di_malloc((n + 1) * sizeof *v->tokens);
+    struct trie_entry *entries = di_malloc((n + 1) * sizeof *entries);
+    if (!v->bytes || !v->tokens || !entries) {
+        di_free(entries);
+        goto failed;
+    }
+    char *to = v->bytes;
+    for (size_t i = 0; i < n; i++) {
+        if (tokens[i].n)
+            memcpy(to, tokens[i].p, tokens[i].n);
+        v->tokens[i] = (struct di_str){to, tokens[i].n};
+        to += tokens[i].n;
+        if (tokens[i].n && tokens[i].n <= UINT16_MAX)
+            entries[count++] = (struct trie_entry){.bytes = v->tokens[i], .id = (uint32_t)i};
+    }
+    if (!build_trie(&v->all, entries, count) || !build_slice(v))
+        goto failed;
+    *out = v;
+    return DI_OK;
+failed:
+    di_vocabulary_destroy(v);
+    return di_fail(err, DI_ERR_MEMORY, "", "out of memory for a vocabulary");
+}
+
+void di_vocabulary_destroy(struct di_vocabulary *v)
+{
+    if (!v)
+        return;
+    free_trie(&v->all);
+    free_trie(&v->content.closing);
+    free_trie(&v->content.others);
+    di_free(v->content.whole);
+    di_free(v->content.short_ones);
+    di_free(v->content.by_chars);
+    di_free(v->tokens);
+    di_free(v->bytes);
+    di_free(v);
+}
+
+size_t di_vocabulary_size(const struct di_vocabulary *v)
+{
+    return v->n;
+}
+
+struct di_str di_vocabulary_token(const struct di_vocabulary *v, size_t id)
+{
+    return id < v->n ? v->tokens[id] : (struct di_str){0};
+}

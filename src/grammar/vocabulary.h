@@ -1,0 +1,52 @@
+/* Tries over the bytes of tokens. Private to the room. */
+#ifndef DI_GRAMMAR_VOCABULARY_H
+#define DI_GRAMMAR_VOCABULARY_H
+
+#include "grammar/grammar.h"
+
+/* Nodes in depth-first order, so that a walk is a loop: on to the next node if the byte is allowed, else to `end`. */
+struct trie_node {         /* 16 bytes */
+    uint32_t end;          /* the first node that is not below this one */
+    uint32_t first, count; /* tokens that end here: entries of the trie */
+    uint16_t depth;        /* bytes from the root; deeper tokens than 65,535 bytes are left out */
+    uint8_t byte;
+};
+
+struct trie_entry {
+    struct di_str bytes; /* while building */
+    uint32_t id;
+    uint32_t chars; /* of a slice: characters in front of the residue */
+};
+
+struct trie {
+    struct trie_node *nodes;
+    struct trie_entry *entries;
+    size_t n_nodes, n_entries, depth;
+};
+
+#define SLICE_LEFT 16
+
+/* Tokens by what they begin with in a class of characters: what may stand unescaped in a string of JSON. */
+struct slice {
+    uint32_t *whole;             /* mask of the tokens that are made of such characters only */
+    uint32_t *short_ones;        /* SLICE_LEFT masks: at most k characters */
+    struct trie_entry *by_chars; /* tokens of `whole`, the longest first */
+    size_t n_by_chars;
+    uint32_t most_chars;
+    struct trie closing, others; /* residues that begin with a quotation mark; all others */
+};
+
+struct di_vocabulary {
+    size_t n, words;
+    char *bytes;
+    struct di_str *tokens;
+    struct trie all;
+    struct slice content;
+};
+
+static inline void mask_add(uint32_t *mask, uint32_t id)
+{
+    mask[id / 32] |= 1u << (id % 32);
+}
+
+#endif
