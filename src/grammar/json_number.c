@@ -314,11 +314,11 @@ static void take_digit(const struct numbers *n, struct number_key *k, unsigned d
             step_parts(&n->rules[n->steps_rule[i]]->step, &whole, &places);
             most = places > most ? places : most;
         }
-        k->digits_behind += k->digits_behind < most;
+        k->digits_behind = (uint16_t)(k->digits_behind + (k->digits_behind < most));
     }
     if (behind && n->free && k->size == 1 && k->places < 1000 && k->zeros < 1000) {
         if (digit)
-            k->places += k->zeros + 1, k->zeros = 0;
+            k->places = (uint16_t)(k->places + k->zeros + 1), k->zeros = 0;
         else
             k->zeros++;
     }
