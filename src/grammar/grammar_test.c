@@ -271,6 +271,88 @@ static void test_refused_schemas(void **state)
     }
 }
 
+static void test_ebnf(void **state)
+{
+    (void)state;
+    static const struct match_case cases[] = {
+        {"root ::= (expr \"=\" ws term \"\\n\")+\nexpr ::= term ([-+*/] term)*\nterm ::= [a-z] ws | num | \"(\" ws expr \")\" ws\n"
+         "num ::= [0-9]+ ws # digits\nws ::= [ \\t\\n]*",
+         {"(a+1)*b= 3\n", "a=b\nc=1\n"},
+         {"a=", "((a)=b\n", ""}},
+        {"root ::= \"a\" root \"b\" | \"\"", {"", "aabb"}, {"aab", "ba"}},
+        {"root ::= root \"a\" | \"b\"", {"b", "baaa"}, {"", "a"}},
+        {"root ::= item root | item\nitem ::= \"x\" item | \"y\"", {"y", "xxyy"}, {"x", ""}},
+        {"root ::= a a a\na ::= \"\" | \"x\" a", {"", "xxxxx"}, {"y"}},
+        {"root ::= x{2,3} [^a-c\\]]\nx ::= \"x\" | \"(\" root \")\"", {"xxd", "x(xxd)e"}, {"xd", "xxa", "xxxxd"}},
+        {"root ::= e\ne ::= e \"+\" e | \"1\"", {"1", "1+1+1+1+1+1"}, {"1+", "+"}},
+    };
+    CHECK_CASES(DI_GRAMMAR_GBNF, cases, NULL);
+}
+
+static void test_lark(void **state)
+{
+    (void)state;
+    static const struct match_case cases[] = {
+        {"start: expr\n?expr: expr \"+\" term -> add\n    | term\nterm: NUMBER | \"(\" expr \")\" | %json {\"const\": {\"a\": 1}}\n"
+         "%import common.NUMBER\n%import common.WS\n%ignore WS // blanks\n",
+         {"1 + (2+3.5)", "{\"a\":1} + 4", " ((((1))))+1 "},
+         {"1+", "{\"a\":2}", "1 2"}},
+        {"start: (\"A\"i | /b[0-9]/)~2 [END]\nEND: \"x\"..\"z\" \"!\"+\n", {"aA", "Ab3", "b1b2y!!"}, {"a", "aaa", "b1b2y", "aaw!"}},
+    };
+    CHECK_CASES(DI_GRAMMAR_LARK, cases, NULL);
+}
+
+static void test_structural(void **state)
+{
+    (void)state;
+    static const struct match_case cases[] = {
+        {"{\"structures\":[{\"begin\":\"<f>\",\"schema\":{\"type\":\"object\",\"required\":[\"x\"]},\"end\":\"</"
+         "f>\"}],\"triggers\":[\"<f\"]}",
+         {"", "hello", "hi <f>{\"x\":1}</f> and <f>{\"x\":2}</f>", "a<g"},
+         {"<f>{}</f>", "a<f", "<f>{\"x\":1}"}},
+        {"{\"type\":\"structural_tag\",\"format\":{\"type\":\"sequence\",\"elements\":[{\"type\":\"const_string\",\"value\":\"k=\"},{"
+         "\"type\":\"or\",\"elements\":["
+         "{\"type\":\"regex\",\"pattern\":\"[0-9]+\"},{\"type\":\"tag\",\"begin\":\"<\",\"content\":{\"type\":\"any_text\"},\"end\":\">\"}]"
+         "}]}}",
+         {"k=12", "k=<a b>"},
+         {"k=", "k=<a", "k=<a>b>"}},
+        {"{\"format\":{\"type\":\"tags_with_separator\",\"separator\":\",\",\"tags\":[{\"begin\":\"a\",\"content\":{\"type\":\"json_"
+         "schema\",\"json_schema\":"
+         "{\"type\":\"null\"}},\"end\":\"b\"}]}}",
+         {"", "anullb", "anullb,anullb"},
+         {"anullb,", ","}},
+    };
+    CHECK_CASES(DI_GRAMMAR_STRUCTURAL, cases, NULL);
+}
+
+static void test_refused_grammars(void **state)
+{
+    (void)state;
+    static const struct {
+        enum di_grammar_kind kind;
+        const char *text;
+        di_status status;
+        const char *where;
+    } cases[] = {
+        {DI_GRAMMAR_GBNF, "root ::= x", DI_ERR_INVALID, "line 1"},
+        {DI_GRAMMAR_GBNF, "a ::= \"x\"", DI_ERR_INVALID, "line 0"},
+        {DI_GRAMMAR_EBNF, "root ::= \"a\" (= \"b\")", DI_ERR_UNSUPPORTED, "line 1"},
+        {DI_GRAMMAR_EBNF, "root ::= \"a\"\n\n ::=", DI_ERR_INVALID, "line 3"},
+        {DI_GRAMMAR_GBNF, "root ::= root", DI_ERR_INVALID, ""},
+        {DI_GRAMMAR_LARK, "start: /a(?=b)/", DI_ERR_UNSUPPORTED, "line 1"},
+        {DI_GRAMMAR_LARK, "start: A\n%declare A", DI_ERR_UNSUPPORTED, "line 2"},
+        {DI_GRAMMAR_LARK, "start[stop=\"x\"]: \"a\"", DI_ERR_UNSUPPORTED, "line 1"},
+        {DI_GRAMMAR_STRUCTURAL, "{\"format\":{\"type\":\"qwen\"}}", DI_ERR_UNSUPPORTED, "format"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct di_grammar *g;
+        di_error err = {0};
+        if (di_grammar_compile(cases[i].kind, di_str_c(cases[i].text), NULL, &g, &err) != cases[i].status ||
+            strcmp(err.where, cases[i].where) != 0)
+            fail_msg("%s: %d at %s: %s", cases[i].text, err.code, err.where, err.message);
+    }
+}
+
 /* ---- masks ---- */
 
 static const char *const pieces[] = {
@@ -349,6 +431,8 @@ static void test_masks_are_what_accepting_says(void **state)
         {DI_GRAMMAR_JSON, "{\"type\":\"object\",\"patternProperties\":{\"^a\":{\"type\":\"integer\"}},\"additionalProperties\":false}"},
         {DI_GRAMMAR_JSON, "{\"oneOf\":[{\"type\":\"string\",\"pattern\":\"a\"},{\"type\":\"string\",\"pattern\":\"b\"}]}"},
     };
+    static const char numbers[] = "root ::= list\nlist ::= [a-c]+ | \"{\" list \"}\" | list \",\" list";
+    static const char lark[] = "start: %json {\"items\": {\"type\": \"integer\"}} \"a\"* (\"b\" start)?";
     struct di_str tokens[N_PIECES];
     struct di_vocabulary *v;
     for (size_t i = 0; i < N_PIECES; i++)
@@ -356,6 +440,9 @@ static void test_masks_are_what_accepting_says(void **state)
     assert_int_equal(di_vocabulary_create(tokens, N_PIECES, &v, NULL), DI_OK);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         check_masks(cases[i].kind, cases[i].text, v);
+    check_masks(DI_GRAMMAR_GBNF, numbers, v);
+    check_masks(DI_GRAMMAR_LARK, lark, v);
+    check_masks(DI_GRAMMAR_STRUCTURAL, "{\"structures\":[{\"begin\":\"{a\",\"schema\":true,\"end\":\"}\"}],\"triggers\":[\"{\"]}", v);
     di_vocabulary_destroy(v);
 }
 
@@ -421,6 +508,10 @@ int main(void)
         cmocka_unit_test(test_applicators),
         cmocka_unit_test(test_order_and_white_space),
         cmocka_unit_test(test_refused_schemas),
+        cmocka_unit_test(test_ebnf),
+        cmocka_unit_test(test_lark),
+        cmocka_unit_test(test_structural),
+        cmocka_unit_test(test_refused_grammars),
         cmocka_unit_test(test_masks_are_what_accepting_says),
         cmocka_unit_test(test_rollback_forced_and_distance),
         cmocka_unit_test(test_old_states_are_collected),

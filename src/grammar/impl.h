@@ -24,9 +24,11 @@ enum node_kind {
     NODE_NUMBER, /* inside a number: f[0] = typed site, f[1] = state */
     NODE_OBJECT,
     NODE_ARRAY,
-    NODE_TEXT, /* no state: captured bytes, the last one and parent = those before; f[0] = byte, f[1] = length */
-    NODE_BITS, /* no state: 352 bits of a set, parent = those behind */
-    NODE_LIST, /* no state: f[0] = a NODE_TEXT, parent = the rest */
+    NODE_TEXT,      /* no state: captured bytes, the last one and parent = those before; f[0] = byte, f[1] = length */
+    NODE_BITS,      /* no state: 352 bits of a set, parent = those behind */
+    NODE_ITEMS,     /* three items of an Earley set, 4 words each, parent = those behind; phase = how many, flags = complete (cfg.c) */
+    NODE_ITEM_JSON, /* the same with one item, inside a document: its third word is a state */
+    NODE_LIST,      /* no state: f[0] = a NODE_TEXT, parent = the rest */
 };
 
 /* 64 bytes; equal ones exist once. Node numbers in parent and in the fields that `node_links` names are smaller than the node's own. */
@@ -162,6 +164,8 @@ struct numbers {
 
 /* ---- a grammar ---- */
 
+struct cfg;
+
 struct di_grammar {
     int refs;
     pthread_mutex_t lock;
@@ -172,6 +176,7 @@ struct di_grammar {
     struct rx_pool rx;
     struct bdd_pool bdd;
     struct schemas schemas;
+    struct cfg *cfg; /* or NULL */
     state_id start;
 
     struct node *nodes;

@@ -855,18 +855,21 @@ di_status schemas_read(struct schemas *s, const struct di_json *root, uint32_t *
     di_error local = {0};
     s->err = err ? err : &local;
     s->index = &x;
-    add_schema(s, NO_SCHEMA, "");
-    if (add_schema(s, NO_SCHEMA, "") != SCHEMA_NONE) {
-        status = schema_no_memory(s->err);
-        goto out;
+    if (s->n == 0) { /* a grammar may have several */
+        add_schema(s, NO_SCHEMA, "");
+        if (add_schema(s, NO_SCHEMA, "") != SCHEMA_NONE) {
+            status = schema_no_memory(s->err);
+            goto out;
+        }
+        s->v[SCHEMA_NONE].types = 0;
     }
-    s->v[SCHEMA_NONE].types = 0;
+    uint32_t first = (uint32_t)s->n;
     if (!schema_index_all(s, &resource)) {
         status = schema_no_memory(s->err);
         goto out;
     }
     TRY(schema_at(s, root, NO_SCHEMA, "", (struct di_str){0}, NO_SCHEMA, schema_enter_scope(s, 0, resource), resource, top));
-    for (uint32_t i = SCHEMA_NONE + 1; i < s->n; i++)
+    for (uint32_t i = first; i < s->n; i++)
         TRY(read_schema(s, i));
 out:
     di_free(x.targets);

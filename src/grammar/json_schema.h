@@ -82,7 +82,7 @@ struct schemas {
     di_error *err;
 };
 
-/* Read a schema; `root` (and the text below it) must live as long as the schemas. Number *top is the whole. */
+/* Read a schema, or one more; `root` (and the text below it) must live as long as the schemas. Number *top is the whole. */
 di_status schemas_read(struct schemas *s, const struct di_json *root, uint32_t *top, di_error *err);
 void schemas_fini(struct schemas *s);
 

@@ -242,7 +242,7 @@ static void compute(struct di_grammar *g, const struct di_vocabulary *v, state_i
     const struct node n = g->nodes[s];
     struct walk w = {.g = g, .v = v, .from = s, .out = out, .max_chars = RX_MANY};
     const struct typed_site *t = n.kind == NODE_STRING ? g->typed[n.f[F_SITE]] : NULL;
-    bool text = n.kind == NODE_STRING || n.kind == NODE_KEY || n.kind == NODE_RX;
+    bool text = n.kind == NODE_STRING || n.kind == NODE_KEY || n.kind == NODE_RX || n.kind == NODE_ITEMS || n.kind == NODE_ITEM_JSON;
     size_t mark = g->n_nodes;
     if (t && !t->product && n.f[F_RX] == g->rx.any_text && !n.f[F_ESCAPE]) {
         mask_free_string(&w, n.f[F_COUNT], t->min, t->max);

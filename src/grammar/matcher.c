@@ -1,4 +1,5 @@
 /* The public face: grammars and matchers. Whatever touches the lazily built parts of a grammar holds its lock. */
+#include "grammar/cfg.h"
 #include "grammar/mask.h"
 
 #include <stdio.h>
@@ -92,7 +93,7 @@ static di_status compile_kind(struct di_grammar *g, di_error *err)
     }
     case DI_GRAMMAR_CHOICE: return compile_choice(g, err);
     case DI_GRAMMAR_JSON: return compile_json(g, err);
-    default: return di_fail(err, DI_ERR_UNSUPPORTED, "", "grammars of the kind %s are not enforced yet", kinds[g->kind]);
+    default: return cfg_compile(g, err);
     }
 }
 
@@ -150,6 +151,7 @@ void di_grammar_unref(struct di_grammar *g)
         product_destroy(g->typed[i]->product);
         numbers_destroy(g->typed[i]->numbers);
     }
+    cfg_destroy(g);
     mask_cache_fini(g->cache);
     schemas_fini(&g->schemas);
     rx_fini(&g->rx);
@@ -189,6 +191,8 @@ static const uint16_t links[] = {
     [NODE_KEY] = 1 << F_CAPTURE | 1 << F_NAME,
     [NODE_OBJECT] = 1 << F_SEEN | 1 << F_FREE | 1 << F_CAPTURE,
     [NODE_ARRAY] = 1 << F_SEEN | 1 << F_CAPTURE,
+    [NODE_ITEMS] = 1 << 1 | 1 << 5 | 1 << 9,
+    [NODE_ITEM_JSON] = 1 << 1 | 1 << 2,
     [NODE_LIST] = 1,
 };
 
@@ -199,6 +203,9 @@ static void collect(struct di_grammar *g)
     if (!to)
         return; /* later, then */
     to[g->start] = 1;
+    for (size_t i = 0; g->cfg && i < g->cfg->n_edges; i++)
+        if (g->cfg->edges[i].op == CFG_JSON)
+            to[g->cfg->edges[i].what] = 1;
     for (struct di_matcher *m = g->matchers; m; m = m->next)
         for (size_t i = 0; i < m->n; i++)
             to[m->states[i]] = 1;
@@ -229,6 +236,9 @@ static void collect(struct di_grammar *g)
     for (uint32_t i = 1; i < g->n_nodes; i++)
         gr_link(g, i);
     g->start = to[g->start];
+    for (size_t i = 0; g->cfg && i < g->cfg->n_edges; i++)
+        if (g->cfg->edges[i].op == CFG_JSON)
+            g->cfg->edges[i].what = to[g->cfg->edges[i].what];
     for (struct di_matcher *m = g->matchers; m; m = m->next)
         for (size_t i = 0; i < m->n; i++)
             m->states[i] = to[m->states[i]];

@@ -1,5 +1,5 @@
 /* States: interned nodes, and what every machine does with them. */
-#include "grammar/impl.h"
+#include "grammar/cfg.h"
 
 bool gr_grow(struct di_grammar *g, void **items, size_t *cap, size_t need, size_t each)
 {
@@ -128,12 +128,14 @@ state_id gr_step(struct di_grammar *g, state_id s, unsigned byte)
         rx_id to = rx_step(&g->rx, n->f[0], byte);
         return to == RX_NONE ? 0 : to == n->f[0] ? s : gr_node(g, &(struct node){.kind = NODE_RX, .f = {to}});
     }
-    return json_step(g, s, byte);
+    return n->kind == NODE_ITEMS || n->kind == NODE_ITEM_JSON ? cfg_step(g, s, byte) : json_step(g, s, byte);
 }
 
 bool gr_accepts(struct di_grammar *g, state_id s)
 {
     const struct node *n = g->nodes + s;
+    if (n->kind == NODE_ITEMS || n->kind == NODE_ITEM_JSON)
+        return cfg_accepts(g, s);
     return n->kind == NODE_RX ? rx_accepts(&g->rx, n->f[0]) : json_accepts(g, s);
 }
 
@@ -177,6 +179,8 @@ size_t gr_distance(struct di_grammar *g, state_id s)
         return 0;
     if (n.kind == NODE_RX)
         return g->rx.nodes[n.f[0]].min_chars == RX_MANY ? SIZE_MAX : g->rx.nodes[n.f[0]].min_chars;
+    if (n.kind == NODE_ITEMS || n.kind == NODE_ITEM_JSON)
+        return SIZE_MAX;
     switch (n.kind) {
     case NODE_VALUE: d = site_distance(g, n.f[F_SITE]); break;
     case NODE_WORD: d = 5 - n.f[1]; break;
