@@ -26,12 +26,11 @@ static bool chosen(const struct di_bench_options *o, const char *part)
 #define NULL_VOCAB 8
 #define NULL_STEPS 200
 
-static di_status compute_nothing(void *ctx, const struct di_step *step, di_error *err)
+static void rising_logits(void *ctx, const struct di_step *step, int first, int n, float *logits)
 {
-    (void)ctx, (void)err;
-    for (int i = 0; i < step->n_logits * NULL_VOCAB; i++)
-        step->logits[i] = (float)(i % NULL_VOCAB);
-    return DI_OK;
+    (void)ctx, (void)step, (void)first;
+    for (int i = 0; i < n * NULL_VOCAB; i++)
+        logits[i] = (float)(i % NULL_VOCAB);
 }
 
 static bool count_token(void *ctx, const struct di_sample *token)
@@ -80,8 +79,8 @@ static di_status overhead(const struct di_bench_options *o, int batch, double li
     double thread[DI_BENCH_ROUNDS], all[DI_BENCH_ROUNDS], wall[DI_BENCH_ROUNDS];
     int64_t context = (int64_t)(rounds + 2) * NULL_STEPS, counted = 0;
     static const int32_t prompts[MOST * 3];
-    struct di_core_null n = di_bench_null_core(NULL_VOCAB, context, compute_nothing);
-    TRY(di_core_create_null(&n, &(struct di_core_config){.max_batch = batch, .prefill_chunk = 256, .states = 2 * batch}, &e, err));
+    struct di_stepper n = di_bench_null_stepper(NULL_VOCAB, context, rising_logits);
+    TRY(di_core_create_on(&n, &(struct di_core_config){.max_batch = batch, .prefill_chunk = 256, .states = 2 * batch}, &e, err));
     TRY(submit_all(e, batch, prompts, 3, context - 3, &counted, err));
     TRY(step_n(e, NULL_STEPS, err));
     for (int i = 0; i < rounds; i++) {
@@ -145,8 +144,8 @@ static di_status queue(const struct di_bench_options *o, int waiting, di_error *
     int rounds = (int)o->rounds, running = 16;
     double still[DI_BENCH_ROUNDS], moving[DI_BENCH_ROUNDS];
     int64_t id = 0, context = (int64_t)(rounds + 2) * QUEUE_STEPS + 64;
-    struct di_core_null n = di_bench_null_core(NULL_VOCAB, context, compute_nothing);
-    TRY(di_core_create_null(&n, &(struct di_core_config){.max_batch = running, .prefill_chunk = 256, .no_reuse = true}, &e, err));
+    struct di_stepper n = di_bench_null_stepper(NULL_VOCAB, context, rising_logits);
+    TRY(di_core_create_on(&n, &(struct di_core_config){.max_batch = running, .prefill_chunk = 256, .no_reuse = true}, &e, err));
     for (int i = 0; i < running; i++)
         TRY(submit_waiting(e, i, context - 64, -1, &id, err));
     for (int i = 0; i < waiting; i++)
@@ -191,10 +190,9 @@ out:
 
 /* ---------------------------------------------------------------- the same through the public interface */
 
-static di_status compute_no_logits(void *ctx, const struct di_step *step, di_error *err)
+static void no_logits(void *ctx, const struct di_step *step, int first, int n, float *logits)
 {
-    (void)ctx, (void)step, (void)err;
-    return DI_OK;
+    (void)ctx, (void)step, (void)first, (void)n, (void)logits;
 }
 
 /* An engine with the model's tokenizer and a model that costs nothing. */
@@ -209,10 +207,10 @@ static di_status open_null(const struct di_bench_options *o, int batch, int64_t 
     config.context = context;
     config.prefill_chunk = 64;
     TRY(di_engine_open(&config, out, err));
-    struct di_core_null n = di_bench_null_core((*out)->config.vocab_size, context, compute_no_logits);
+    struct di_stepper n = di_bench_null_stepper((*out)->config.vocab_size, context, no_logits);
     di_core_destroy((*out)->core);
     (*out)->core = NULL;
-    TRY(di_core_create_null(&n, &(*out)->core_config, &(*out)->core, err));
+    TRY(di_core_create_on(&n, &(*out)->core_config, &(*out)->core, err));
 out:
     return status;
 }

@@ -6,9 +6,21 @@
 
 /* ---------------------------------------------------------------- sizes */
 
+/* Rows from a request's cursor in one launch. */
+static int cursor_rows(const struct di_core_config *config)
+{
+    return 1 + config->drafts;
+}
+
+/* Positions behind a request's last one that rows of guesses may be written to: those of a launch and of the wasted one behind it. */
+static int slack_rows(const struct di_core_config *config)
+{
+    return config->drafts ? 2 * cursor_rows(config) : 0;
+}
+
 int di_core_max_rows(const struct di_core_config *config)
 {
-    return config->prefill_chunk + config->max_batch;
+    return config->prefill_chunk + config->max_batch * cursor_rows(config);
 }
 
 int64_t di_core_context(const struct di_config *c, const struct di_core_config *config)
@@ -21,7 +33,13 @@ int64_t di_core_context(const struct di_config *c, const struct di_core_config *
 static int pool_blocks(const struct di_core_config *config, int64_t context)
 {
     int spare = config->no_reuse ? 0 : 1; /* the source of a copy is held while its request has all other blocks */
-    return config->cache_blocks ? config->cache_blocks : config->max_batch * (di_kv_blocks_for(context) + spare);
+    int whole = di_kv_blocks_for(context + slack_rows(config)) + spare;
+    return config->cache_blocks ? config->cache_blocks : config->max_batch * whole;
+}
+
+int64_t di_core_positions(const struct di_core *e, const struct di_request *r)
+{
+    return r->n_prompt + r->max_tokens + slack_rows(&e->config);
 }
 
 int di_core_default_states(const struct di_config *c, struct di_numerics numerics, const struct di_core_config *config)
@@ -35,26 +53,27 @@ uint64_t di_core_bytes(const struct di_config *c, struct di_numerics numerics, c
 {
     struct di_kv_layout layout;
     uint64_t g, s;
-    int64_t context = di_core_context(c, config);
+    int64_t context = di_core_context(c, config), positions = context + slack_rows(config);
     di_kv_layout_init(&layout, c, numerics);
-    di_kv_store_bytes(&layout, config->max_batch, pool_blocks(config, context), context, &g, &s);
+    di_kv_store_bytes(&layout, config->max_batch, pool_blocks(config, context), positions, &g, &s);
     struct di_reuse_params reuse = {
         .states = config->states, .window = c->sliding_window, .layers = c->num_hidden_layers, .max_tokens = context};
     return g + s + di_block_pool_bytes(pool_blocks(config, context)) +
            (uint64_t)config->max_batch * (sizeof(struct slot) + sizeof(struct bidder)) +
-           di_pipeline_bytes(config->max_batch, c->vocab_size, di_kv_blocks_for(context)) +
+           di_pipeline_bytes(config->max_batch, cursor_rows(config), c->vocab_size, di_kv_blocks_for(positions)) +
            (config->no_reuse ? 0 : di_reuse_bytes(&layout, pool_blocks(config, context), &reuse));
 }
 
 /* ---------------------------------------------------------------- creation */
 
-static di_status create(const struct di_core_null *n, const struct di_core_config *config, struct di_core **out, di_error *err)
+di_status di_core_create_on(const struct di_stepper *n, const struct di_core_config *config, struct di_core **out, di_error *err)
 {
     di_status status = DI_OK;
     struct di_core *e = NULL;
     *out = NULL;
     CHECK(config->max_batch >= 1 && config->max_batch <= 1024 && config->prefill_chunk >= 1 && config->cache_blocks >= 0, err,
           DI_ERR_INVALID, "engine", "max-batch must be 1 to 1024 and prefill-chunk at least 1");
+    CHECK(config->drafts >= 0 && config->drafts <= DI_MAX_DRAFTS, err, DI_ERR_INVALID, "engine", "drafts must be 0 to %d", DI_MAX_DRAFTS);
     e = di_calloc(1, sizeof *e);
     CHECK(e, err, DI_ERR_MEMORY, "", "out of memory for the engine");
     e->config = *config;
@@ -66,7 +85,7 @@ static di_status create(const struct di_core_null *n, const struct di_core_confi
     e->bidders = di_calloc((size_t)config->max_batch, sizeof *e->bidders);
     CHECK(e->slots && e->bidders, err, DI_ERR_MEMORY, "", "out of memory for %d slots", config->max_batch);
     TRY(di_kv_store_create(n->be ? n->be : di_backend_plain_memory(), &n->layout, config->max_batch, pool_blocks(config, n->context),
-                           n->context, &e->store, err));
+                           n->context + slack_rows(config), &e->store, err));
     if (!config->no_reuse) {
         struct di_reuse_params r = {
             .states = config->states, .window = n->window, .layers = n->layers, .max_tokens = n->context, .numerics = n->numerics};
@@ -74,7 +93,7 @@ static di_status create(const struct di_core_null *n, const struct di_core_confi
         TRY(di_reuse_create(e->store, &r, &e->reuse, err));
     }
     struct di_pipeline_params p = {
-        .compute = n->compute, .ctx = n->ctx, .store = e->store, .lanes = config->max_batch, .vocab = n->vocab, .banned = config->banned};
+        .stepper = n, .store = e->store, .lanes = config->max_batch, .cursor_rows = cursor_rows(config), .banned = config->banned};
     TRY(di_pipeline_create(&p, &e->pipe, err));
     *out = e;
     e = NULL;
@@ -83,34 +102,42 @@ out:
     return status;
 }
 
-di_status di_core_create_null(const struct di_core_null *null, const struct di_core_config *config, struct di_core **out, di_error *err)
-{
-    return create(null, config, out, err);
-}
-
 static di_status compute_model(void *ctx, const struct di_step *step, di_error *err)
 {
-    return di_model_step(ctx, step, err);
+    return di_model_launch(ctx, step, err);
+}
+
+static void compute_head(void *ctx, const struct di_step *step, int first, int n, float DI_DEVICE *logits)
+{
+    (void)step;
+    di_model_head(ctx, first, n, logits);
+}
+
+static di_status check_model(void *ctx, di_error *err)
+{
+    return di_model_check(ctx, err);
 }
 
 di_status di_core_create(struct di_model *model, const struct di_core_config *config, struct di_core **out, di_error *err)
 {
-    struct di_core_null n = {.be = model->be,
-                             .layout = model->be->layout,
-                             .vocab = model->c->vocab_size,
-                             .window = model->c->sliding_window,
-                             .layers = model->c->num_hidden_layers,
-                             .rollback = di_replay_rollback(model->c),
-                             .context = di_core_context(model->c, config),
-                             .compute = compute_model,
-                             .ctx = model,
-                             .numerics = model->be->bits};
+    struct di_stepper n = {.be = model->be,
+                           .layout = model->be->layout,
+                           .vocab = model->c->vocab_size,
+                           .window = model->c->sliding_window,
+                           .layers = model->c->num_hidden_layers,
+                           .rollback = di_replay_rollback(model->c),
+                           .context = di_core_context(model->c, config),
+                           .compute = compute_model,
+                           .head = compute_head,
+                           .check = check_model,
+                           .ctx = model,
+                           .numerics = model->be->bits};
     memcpy(n.model_digest, model->digest, sizeof n.model_digest);
     *out = NULL;
     if (model->params.max_rows < di_core_max_rows(config) || model->params.max_context < n.context)
         return di_fail(err, DI_ERR_INTERNAL, "engine", "the model was opened for %d rows and %lld tokens, fewer than the engine uses",
                        model->params.max_rows, (long long)model->params.max_context);
-    return create(&n, config, out, err);
+    return di_core_create_on(&n, config, out, err);
 }
 
 /* ---------------------------------------------------------------- the end of requests */
@@ -164,7 +191,7 @@ void di_core_leave(struct di_core *e, struct slot *s, bool over)
 void di_core_save(struct di_core *e, int slot, int64_t at)
 {
     struct slot *s = &e->slots[slot];
-    di_reuse_save(e->reuse, slot, s->req->tokens, at, s->n_rows, s->right_from);
+    di_reuse_save(e->reuse, slot, s->req->tokens, at, s->n_written, s->right_from);
     s->page_version = ++e->page_versions;
 }
 
@@ -250,9 +277,9 @@ di_status di_core_check(const struct di_core *e, const struct di_request *r, di_
     CHECK(r->max_tokens > 0, err, DI_ERR_INVALID, "max_tokens", "max_tokens must be at least 1");
     if (r->n_prompt > e->context || r->max_tokens > e->context - r->n_prompt)
         return di_fail_context(err, "prompt", e->context, r->n_prompt, r->max_tokens);
-    CHECK(di_kv_blocks_for(r->n_prompt + r->max_tokens) <= e->store->n_blocks, err, DI_ERR_LIMIT, "prompt",
-          "%lld tokens need %d cache blocks, the pool has %d", (long long)(r->n_prompt + r->max_tokens),
-          di_kv_blocks_for(r->n_prompt + r->max_tokens), e->store->n_blocks);
+    int blocks = di_kv_blocks_for(di_core_positions(e, r));
+    CHECK(blocks <= e->store->n_blocks, err, DI_ERR_LIMIT, "prompt", "%lld tokens need %d cache blocks, the pool has %d",
+          (long long)(r->n_prompt + r->max_tokens), blocks, e->store->n_blocks);
     for (int64_t i = 0; i < r->n_prompt; i++)
         CHECK(r->prompt[i] >= 0 && r->prompt[i] < e->vocab, err, DI_ERR_INVALID, "prompt",
               "token id %d at position %lld is outside the vocabulary of %d", r->prompt[i], (long long)i, e->vocab);
@@ -337,6 +364,8 @@ di_status di_core_submit(struct di_core *e, const struct di_request *r, int64_t 
     CHECK(r->prompt_stays || di_core_make_room(e, q), err, DI_ERR_MEMORY, "", "out of memory for a request of %lld tokens",
           (long long)(r->n_prompt + r->max_tokens));
     TRY(di_core_enter(e, q, err));
+    if (r->masks)
+        q->masks = *r->masks;
     if (id)
         *id = q->id;
     q->n_cached = di_core_cached_rows(e, q);
@@ -383,20 +412,16 @@ void di_core_drop(struct di_core *e, uint64_t name)
 
 /* ---------------------------------------------------------------- a step */
 
-/* The rest, which is large, is the worker's to fill. */
-static void name_out(struct di_launch_out *out, int lane, uint64_t generation)
-{
-    out->lane = lane;
-    out->generation = generation;
-    out->valid = false;
-}
-
 /* Rows that a running request could have in the next step, were there no budget. A row at position p decides the token at p + 1; none is
- * launched for a token that max_tokens excludes. */
-static int64_t rows_to_launch(const struct slot *s)
+ * launched for a token that max_tokens excludes. From the cursor on it is one, and rows of guesses. */
+static int64_t rows_to_launch(const struct di_core *e, const struct slot *s)
 {
     const struct request *q = s->req;
-    int64_t left = s->n_rows < q->n_resume ? q->n_resume - s->n_rows : s->n_rows < q->r.n_prompt + q->r.max_tokens - 1;
+    int64_t left = q->n_resume - s->n_rows;
+    if (left <= 0) {
+        left = q->r.n_prompt + q->r.max_tokens - 1 - s->n_rows;
+        left = left < cursor_rows(&e->config) ? left : cursor_rows(&e->config);
+    }
     if (s->save_at == s->n_rows && s->save_at > 0)
         return 0; /* its state is saved when the launch under way is done, before a later one overwrites the rings */
     return s->save_at > s->n_rows && s->save_at - s->n_rows < left ? s->save_at - s->n_rows : left;
@@ -407,18 +432,21 @@ static void add_rows(struct di_core *e, struct di_launch *l, int slot, int rows)
     struct slot *s = &e->slots[slot];
     const struct request *q = s->req;
     int64_t before = s->replay.tail - s->n_rows; /* rows before the tail */
-    *(s->n_rows < q->n_resume ? &e->stats.prompt_rows : &e->stats.decode_rows) += (uint64_t)rows;
+    bool cursor = s->n_rows >= q->n_resume;
+    int certain = cursor ? 1 : rows;
+    *(cursor ? &e->stats.decode_rows : &e->stats.prompt_rows) += (uint64_t)certain;
     if (before > 0 && !s->replay.mask)
         e->stats.skipped_rows += (uint64_t)(before < rows ? before : rows);
-    bool wants = s->n_rows + rows >= q->n_resume;
-    l->chunks[l->n_chunks] = (struct di_chunk){slot, 0, rows, (int32_t)s->n_rows};
-    l->tokens[l->n_chunks] = q->tokens;
-    l->replay[l->n_chunks] = s->replay;
     di_pipeline_set_pages(e->pipe, l, slot, e->store->lease[slot].pages, e->store->lease[slot].n, s->page_version);
-    l->wants_logits[l->n_chunks++] = wants;
-    if (wants)
-        name_out(&l->out[l->n_out++], slot, s->generation);
-    s->n_rows += rows;
+    struct di_launch_chunk *c = &l->chunks[l->n_chunks++];
+    c->lane = slot;
+    c->generation = s->generation;
+    c->kind = cursor ? DI_ROWS_OF_CURSOR : s->n_rows + rows == q->n_resume ? DI_ROWS_OF_PROMPT_END : DI_ROWS_OF_PROMPT;
+    c->n = rows;
+    c->pos0 = (int32_t)s->n_rows;
+    c->replay = s->replay;
+    s->n_rows += certain;
+    s->n_written += rows;
 }
 
 /* Rows that a prompt has left; as somebody may wait for a part of it, those up to there. */
@@ -476,7 +504,7 @@ static void build(struct di_core *e, struct di_launch *l)
     uint64_t before = e->stats.prompt_rows + e->stats.decode_rows;
     for (int i = 0; i < e->config.max_batch; i++) {
         struct slot *s = &e->slots[i];
-        int64_t rows = s->state == SLOT_RUNNING ? rows_to_launch(s) : 0;
+        int64_t rows = s->state == SLOT_RUNNING ? rows_to_launch(e, s) : 0;
         if (rows > 0 && s->n_rows < s->req->n_resume)
             bid(e, &e->bidders[n++], i);
         else if (rows > 0)
@@ -487,7 +515,7 @@ static void build(struct di_core *e, struct di_launch *l)
         qsort(e->bidders, (size_t)n, sizeof *e->bidders, compare_bids);
     }
     for (int i = 0; i < n && budget > 0; i++) {
-        int64_t rows = rows_to_launch(&e->slots[e->bidders[i].slot]);
+        int64_t rows = rows_to_launch(e, &e->slots[e->bidders[i].slot]);
         rows = rows < budget ? rows : budget;
         add_rows(e, l, e->bidders[i].slot, (int)rows);
         if ((budget -= (int)rows) == 0)
@@ -518,26 +546,66 @@ static void record_token(struct di_core *e, struct request *q)
     q->last_token_ns = e->now_ns;
 }
 
-/* One token of a request. */
-static void take_result(struct di_core *e, const struct di_launch_out *o)
+/* The rows of a slot up to `now` are computed and stay. The state is kept at the end of the prompt, where it was asked for, and at the end
+ * (leave). */
+static void advance(struct di_core *e, struct slot *s, int64_t now)
 {
-    struct slot *s = &e->slots[o->lane];
-    if (s->state == SLOT_FREE || s->generation != o->generation || (s->state == SLOT_LEAVING && s->over) || !o->valid) {
-        e->stats.wasted_rows++;
-        return;
-    }
     struct request *q = s->req;
-    if (o->result.status != DI_OK) {
-        end_slot(e, s, DI_END_ERROR, &o->result.err);
+    int slot = (int)(s - e->slots);
+    int64_t before = s->n_computed;
+    s->n_computed = now;
+    if (!e->reuse)
         return;
+    q->n_reached = q->n_reached > now ? q->n_reached : now;
+    di_core_reached(e, q);
+    if (now / DI_BLOCK_TOKENS > before / DI_BLOCK_TOKENS) {
+        di_reuse_computed(e->reuse, slot, q->tokens, now);
+        s->page_version = ++e->page_versions;
+    }
+    if (now == s->save_at || now == q->r.n_prompt) {
+        di_core_save(e, slot, now);
+        s->save_at = di_core_next_save(e, s);
+    }
+}
+
+/* One token of a request; false: it was the last. */
+static bool take_token(struct di_core *e, struct slot *s, const struct di_sample_result *result)
+{
+    struct request *q = s->req;
+    if (result->status != DI_OK) {
+        end_slot(e, s, DI_END_ERROR, &result->err);
+        return false;
     }
     q->n_done++;
     record_token(e, q);
-    bool go_on = !q->r.on_token || q->r.on_token(q->r.ctx, &o->result.sample);
-    if (!go_on || is_end(&q->r, o->result.sample.id))
+    bool go_on = !q->r.on_token || q->r.on_token(q->r.ctx, &result->sample);
+    if (!go_on || is_end(&q->r, result->sample.id))
         end_slot(e, s, DI_END_STOP, NULL);
     else if (q->n_done == q->r.n_prompt + q->r.max_tokens)
         end_slot(e, s, DI_END_LENGTH, NULL);
+    else
+        return true;
+    return false;
+}
+
+/* What a chunk decided. Behind the first token each came from a row of its own, which stays if the request goes on. */
+static void take_tokens(struct di_core *e, const struct di_launch_chunk *c)
+{
+    struct slot *s = &e->slots[c->lane];
+    if (c->kind == DI_ROWS_OF_PROMPT)
+        return;
+    if (s->state == SLOT_FREE || s->generation != c->generation || (s->state == SLOT_LEAVING && s->over) || c->n_computed == 0) {
+        e->stats.wasted_rows++;
+        return;
+    }
+    for (int i = 0; i < c->n_tokens; i++) {
+        if (i > 0) {
+            s->n_rows++;
+            advance(e, s, s->n_computed + 1);
+        }
+        if (!take_token(e, s, &c->tokens[i]))
+            return;
+    }
 }
 
 static void end_all(struct di_core *e, const di_error *err)
@@ -548,35 +616,39 @@ static void end_all(struct di_core *e, const di_error *err)
     end_waiting(e, DI_END_ERROR, err);
 }
 
-/* The rows of a launch that is done can be reused, also those of a request that ended meanwhile. The state is kept at the end of the
- * prompt, where it was asked for, and at the end (leave). */
+/* Rows from the cursor: the first stays. What is written behind it is what this launch wrote, or the one that is under way may write. */
+static void enter_cursor_rows(struct di_core *e, struct slot *s, const struct di_launch_chunk *c)
+{
+    int64_t under_way = s->n_rows - (c->pos0 + 1);
+    s->n_written = under_way ? c->pos0 + c->n_tokens + under_way * cursor_rows(&e->config) : c->pos0 + c->n_computed;
+    e->stats.decode_rows += (uint64_t)(c->n_computed - 1);
+    advance(e, s, c->pos0 + 1);
+}
+
+/* Nothing was written. */
+static void take_back(struct di_core *e, struct slot *s, const struct di_launch_chunk *c)
+{
+    bool cursor = c->kind == DI_ROWS_OF_CURSOR;
+    s->n_rows -= cursor ? 1 : c->n;
+    s->n_written -= c->n;
+    if (!cursor)
+        e->stats.prompt_rows -= (uint64_t)c->n;
+}
+
+/* The rows of a launch that is done can be reused, also those of a request that ended meanwhile. */
 static void enter_computed(struct di_core *e, const struct di_launch *l)
 {
     for (int k = 0; k < l->n_chunks; k++) {
-        const struct di_chunk *c = &l->chunks[k];
-        struct slot *s = &e->slots[c->slot];
+        const struct di_launch_chunk *c = &l->chunks[k];
+        struct slot *s = &e->slots[c->lane];
         if (s->state == SLOT_FREE)
             continue;
-        if (!l->computed[k]) { /* nothing was written there */
-            s->n_rows -= c->n;
-            if (c->pos0 < s->req->n_resume)
-                e->stats.prompt_rows -= (uint64_t)c->n;
-        }
-        if (!l->computed[k] || !e->reuse)
-            continue;
-        int64_t before = s->n_computed, now = before + c->n;
-        struct request *q = s->req;
-        s->n_computed = now;
-        q->n_reached = q->n_reached > now ? q->n_reached : now;
-        di_core_reached(e, q);
-        if (now / DI_BLOCK_TOKENS > before / DI_BLOCK_TOKENS) {
-            di_reuse_computed(e->reuse, c->slot, q->tokens, now);
-            s->page_version = ++e->page_versions;
-        }
-        if (now == s->save_at || now == q->r.n_prompt) {
-            di_core_save(e, c->slot, now);
-            s->save_at = di_core_next_save(e, s);
-        }
+        if (c->n_computed == 0)
+            take_back(e, s, c);
+        else if (c->kind == DI_ROWS_OF_CURSOR)
+            enter_cursor_rows(e, s, c);
+        else
+            advance(e, s, c->pos0 + c->n);
     }
 }
 
@@ -584,7 +656,7 @@ static void enter_computed(struct di_core *e, const struct di_launch *l)
 static bool computed_any(const struct di_launch *l)
 {
     for (int k = 0; k < l->n_chunks; k++)
-        if (l->computed[k])
+        if (l->chunks[k].n_computed > 0)
             return true;
     return false;
 }
@@ -611,8 +683,8 @@ static di_status handle(struct di_core *e, struct di_launch *l, di_error *err)
         end_all(e, &l->err);
     } else {
         enter_computed(e, l);
-        for (int i = 0; i < l->n_out; i++)
-            take_result(e, &l->out[i]);
+        for (int i = 0; i < l->n_chunks; i++)
+            take_tokens(e, &l->chunks[i]);
     }
     retire(e, l->number);
     return l->status;

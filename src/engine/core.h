@@ -11,10 +11,10 @@
 
 #include "cache/kv_store.h"
 #include "cache/prefix.h"
+#include "engine/masks.h"
 #include "engine/metrics.h"
 #include "engine/replay.h"
-#include "sample/sampler.h"
-#include "model/model.h"
+#include "engine/stepper.h"
 
 /* Which prompt goes first among those of one priority and one tenant, in starting and at the rows of a step. The bits do not depend on it. */
 enum di_prefill_order {
@@ -31,11 +31,15 @@ struct di_core_config {
     int cache_blocks;           /* blocks of 64 tokens in the pool; 0 = enough for max_batch requests of the full context */
     int states;                 /* snapshots of request state for prefix reuse; 0 = none */
     bool no_reuse;              /* every request computes all of its prompt */
+    int drafts;                 /* guessed tokens of a request that a step verifies at most (di_stepper.guess), 0 to DI_MAX_DRAFTS */
     enum di_replay_mode replay; /* of requests that do not say (replay.h) */
     int64_t replay_rows;        /* K of bounded replay, 0 = as replay.h says */
     enum di_prefill_order prefill_order;
     const uint64_t *banned; /* bit set of ids that are never sampled (spec/encoding.md §1.6), or NULL; borrowed */
 };
+
+/* The rings keep what a launch with so many drafts and the wasted one behind it overwrite (spec/dspark.md §4.2, §4.4). */
+#define DI_MAX_DRAFTS 5
 
 enum di_end { DI_END_STOP, DI_END_LENGTH, DI_END_CANCELLED, DI_END_DEADLINE, DI_END_ERROR };
 
@@ -59,13 +63,14 @@ struct di_request {
     bool ignore_end;                    /* end_ids do not end the answer */
     const int32_t *forced;              /* [n_forced] the answer's tokens by index, -1 = sampled; copied. For scoring and replay */
     int64_t n_forced;
-    const struct di_cap *cap;   /* NULL = none; copied */
-    uint64_t name;              /* of the caller's, for di_core_drop; 0 = none */
-    int priority;               /* lower runs earlier and may take the place of a higher one */
-    uint64_t tenant;            /* requests of one priority are admitted fairly between tenants */
-    uint64_t space;             /* a cached prefix is shared within one space of one tenant; 0 for the usual one */
-    int64_t deadline_ns;        /* of di_clock_ns; 0 = none. A request that is not over by then ends with DI_END_DEADLINE */
-    enum di_replay_mode replay; /* 0 = the engine's. Bounded ones take no forced tokens: scores would be approximate */
+    const struct di_cap *cap;           /* NULL = none; copied */
+    const struct di_mask_source *masks; /* what may follow, NULL = everything; copied. Released once, unless submit refuses */
+    uint64_t name;                      /* of the caller's, for di_core_drop; 0 = none */
+    int priority;                       /* lower runs earlier and may take the place of a higher one */
+    uint64_t tenant;                    /* requests of one priority are admitted fairly between tenants */
+    uint64_t space;                     /* a cached prefix is shared within one space of one tenant; 0 for the usual one */
+    int64_t deadline_ns;                /* of di_clock_ns; 0 = none. A request that is not over by then ends with DI_END_DEADLINE */
+    enum di_replay_mode replay;         /* 0 = the engine's. Bounded ones take no forced tokens: scores would be approximate */
     /* A request of the same tenant with the same beginning: this one waits, overtaken by others, until that one has computed what both have
      * in common (or is over), and finds it cached: siblings over one prompt, branches of a live answer. 0 = none, as is one that is not
      * known (any more). */
@@ -115,19 +120,8 @@ int64_t di_core_context(const struct di_config *c, const struct di_core_config *
 
 /* The model is borrowed; its max_rows and max_context must be at least those of di_core_max_rows and di_core_context. */
 di_status di_core_create(struct di_model *model, const struct di_core_config *config, struct di_core **out, di_error *err);
-/* Something else that computes steps, for tests of scheduling: sizes come from `layout` and `vocab`. */
-struct di_core_null {
-    struct di_backend *be; /* of caches and logits; NULL: di_backend_plain_memory */
-    struct di_kv_layout layout;
-    int vocab, window, layers;
-    int rollback; /* of di_replay_rules; 0: no bounded replay */
-    int64_t context;
-    di_status (*compute)(void *ctx, const struct di_step *step, di_error *err);
-    void *ctx;
-    const char *numerics; /* di_backend.bits, for the prefix keys */
-    uint8_t model_digest[32];
-};
-di_status di_core_create_null(const struct di_core_null *null, const struct di_core_config *config, struct di_core **out, di_error *err);
+/* The same over anything that computes steps. */
+di_status di_core_create_on(const struct di_stepper *stepper, const struct di_core_config *config, struct di_core **out, di_error *err);
 void di_core_destroy(struct di_core *e); /* running requests end as cancelled */
 
 /* Queue a request. Refused at once, with the reason: an empty prompt, ids outside the vocabulary, prompt + max_tokens beyond the context or

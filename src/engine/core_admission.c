@@ -141,7 +141,7 @@ static bool fits_by_preemption(const struct di_core *e, const struct request *q)
         if (gives_way || s->state == SLOT_LEAVING)
             blocks += e->store->lease[i].n;
     }
-    return worse && blocks >= di_core_blocks(q);
+    return worse && blocks >= di_core_blocks(e, q);
 }
 
 /* Overtaking ends when somebody was passed over so often: then blocks gather until that one fits. */
@@ -166,7 +166,7 @@ static struct di_reuse_ask ask_of(const struct di_core *e, const struct request 
 {
     return (struct di_reuse_ask){.tokens = q->tokens,
                                  .n = q->n_resume,
-                                 .total = q->r.n_prompt + q->r.max_tokens,
+                                 .total = di_core_positions(e, &q->r),
                                  .tenant = q->r.tenant,
                                  .space = q->r.space,
                                  .tail = di_replay_tail(&e->replay, q->r.replay, q->r.n_prompt)};
@@ -233,6 +233,7 @@ static bool start(struct di_core *e, struct di_launch *l, int slot, struct reque
                        .n_started = from.row,
                        .n_rows = from.row,
                        .n_computed = from.row,
+                       .n_written = from.row,
                        .common = from.save_at,
                        .right_from = from.right_from,
                        .replay = from.replay,
@@ -254,7 +255,8 @@ static bool start(struct di_core *e, struct di_launch *l, int slot, struct reque
                                                         .counts = q->counts,
                                                         .cap = q->cap,
                                                         .forced = q->r.forced,
-                                                        .n_forced = q->r.n_forced};
+                                                        .n_forced = q->r.n_forced,
+                                                        .masks = q->masks.wait ? &q->masks : NULL};
     di_pipeline_open_lane(e->pipe, slot);
     q->seen_resume = q->n_done;
     di_core_charge(e, q);

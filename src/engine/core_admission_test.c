@@ -122,14 +122,13 @@ struct leaving {
     int at, steps, rows;
 };
 
-static di_status compute_and_leave(void *ctx, const struct di_step *step, di_error *err)
+static void count_and_leave(void *ctx, const struct di_step *step)
 {
     struct leaving *l = ctx;
     for (int k = 0; k < step->n_chunks; k++)
         l->rows += step->chunks[k].n;
     if (++l->steps == l->at)
         di_core_drop(l->f.core, l->name);
-    return di_null_compute(&l->f.model, step, err);
 }
 
 /* From the moment on at which somebody is known to leave, launches that are not begun compute nothing for it. What it has computed is
@@ -143,7 +142,9 @@ static void test_who_leaves_costs_no_more_rows(void **state)
         l = (struct leaving){.name = 7, .at = at};
         struct di_core_config config = {.max_batch = 2, .prefill_chunk = 96, .states = 4};
         assert_int_equal(di_null_model_init(&l.f.model, FIXTURE_VOCAB, FIXTURE_WINDOW, CONTEXT, NULL), DI_OK);
-        assert_int_equal(di_null_core(&l.f.model, compute_and_leave, &l, &config, &l.f.core, NULL), DI_OK);
+        l.f.model.before = count_and_leave;
+        l.f.model.before_ctx = &l;
+        assert_int_equal(di_null_core(&l.f.model, &config, &l.f.core, NULL), DI_OK);
         struct di_watch w = watch(room[0], 300, 20, 1), other = watch(room[1], 5, 30, 2);
         w.name = 7;
         send(&l.f, &w);

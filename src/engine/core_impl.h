@@ -18,6 +18,7 @@ struct request {
     struct di_request r;            /* the lists that it names point behind this struct, the prompt is `tokens` */
     struct di_token_counts *counts; /* only for penalties */
     struct di_cap cap;
+    struct di_mask_source masks; /* {0}: none */
     uint64_t key;
     int slot;         /* -1: it waits */
     int64_t n_done;   /* tokens known to the engine's thread: prompt and reported */
@@ -46,8 +47,9 @@ struct slot {
     struct request *req;
     uint64_t generation;
     int64_t n_started;  /* the first row that it computes */
-    int64_t n_rows;     /* positions launched */
+    int64_t n_rows;     /* positions launched; of launches from the cursor that are not done, one each: as many are certain */
     int64_t n_computed; /* of these, positions whose launch is done */
+    int64_t n_written;  /* positions that launches may have written so far: rows of guesses too */
     int64_t common;     /* other requests shared the prefix so far, but left no state there; 0 = no such row */
     int64_t right_from; /* of its rings, see di_reuse_start */
     int64_t save_at;    /* the next row before which its state is to be saved, 0 = none; the launches pause there */
@@ -111,6 +113,8 @@ struct di_core {
 };
 
 /* ---- core.c ---- */
+/* Positions that a request must have pages for. */
+int64_t di_core_positions(const struct di_core *e, const struct di_request *r);
 /* No more rows for a slot; `over`: its request has ended, else it goes back to the queue. */
 void di_core_leave(struct di_core *e, struct slot *s, bool over);
 /* Keep the state of a slot at row `at`. */
@@ -139,7 +143,7 @@ struct request *di_core_first(struct di_core *e, int blocks);
 /* Among prompts of one tenant the lower one goes first: rows left to compute (ten times), less the rows that could have been computed while
  * it waited (what all have in common is left out), so that nobody waits for ever. Arrival: always 0. */
 int64_t di_core_rank(const struct di_core *e, const struct request *q, int64_t left);
-int di_core_blocks(const struct request *q);
+int di_core_blocks(const struct di_core *e, const struct request *q);
 /* q is given a place: its tenant is charged for all its tokens. */
 void di_core_charge(struct di_core *e, struct request *q);
 uint64_t di_core_queue_visits(const struct di_core *e);

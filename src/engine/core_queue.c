@@ -109,6 +109,8 @@ void di_core_free_request(struct di_core *e, struct request *q)
     e->queue_visits += q->followers.visited;
     if (q->class)
         leave_class(e, q->class);
+    if (q->masks.release)
+        q->masks.release(q->masks.ctx);
     di_token_counts_destroy(q->counts);
     di_free(q->room);
     di_free(q);
@@ -135,9 +137,9 @@ bool di_prefill_order_by_name(const char *name, enum di_prefill_order *out)
     return *out == DI_PREFILL_ARRIVAL || strcmp(name, "shortest") == 0;
 }
 
-int di_core_blocks(const struct request *q)
+int di_core_blocks(const struct di_core *e, const struct request *q)
 {
-    return di_kv_blocks_for(q->r.n_prompt + q->r.max_tokens);
+    return di_kv_blocks_for(di_core_positions(e, &q->r));
 }
 
 int64_t di_core_rank(const struct di_core *e, const struct request *q, int64_t left)
@@ -148,7 +150,7 @@ int64_t di_core_rank(const struct di_core *e, const struct request *q, int64_t l
 static void add_ready(struct di_core *e, struct request *q)
 {
     int64_t rank = di_core_rank(e, q, q->n_resume - q->n_cached);
-    di_order_add(&q->class->ready, &q->place, q, rank, q->id, di_core_blocks(q));
+    di_order_add(&q->class->ready, &q->place, q, rank, q->id, di_core_blocks(e, q));
     update_turn(e, q->class);
 }
 

@@ -65,7 +65,7 @@ static di_status null_compute(void *ctx, const struct di_step *step, di_error *e
         m->fail_once = -1;
         return di_fail(err, DI_ERR_INTERNAL, "null", "told to fail once");
     }
-    for (int k = 0, out = 0; k < step->n_chunks; k++) {
+    for (int k = 0; k < step->n_chunks; k++) {
         const struct di_chunk *c = &step->chunks[k];
         const int32_t *tokens = step->tokens[k];
         uint64_t h = c->pos0 ? *mark_of(&step->kv, c->slot, c->pos0 - 1) : 1;
@@ -78,17 +78,31 @@ static di_status null_compute(void *ctx, const struct di_step *step, di_error *e
             check = check * 31 + (uint64_t)tokens[p] + 1;
             m->wrong_marks += *mark_of(&step->kv, c->slot, p) != check;
         }
-        if (out < step->n_logits && step->logit_rows[out] == c->row0 + c->n - 1)
-            next_logits(tokens, c->pos0 + c->n, step->logits + (size_t)out++ * VOCAB);
     }
     return DI_OK;
+}
+
+static void null_head(void *ctx, const struct di_step *step, int first, int n, float *logits)
+{
+    (void)ctx;
+    for (int i = first, k = 0; i < first + n; i++, logits += VOCAB) {
+        while (step->logit_rows[i] >= step->chunks[k].row0 + step->chunks[k].n)
+            k++;
+        next_logits(step->tokens[k], step->chunks[k].pos0 + step->logit_rows[i] - step->chunks[k].row0 + 1, logits);
+    }
 }
 
 static struct di_core *create_with(struct null_model *m, int batch, int chunk, int blocks, int states, enum di_prefill_order order)
 {
     struct di_core *e;
-    struct di_core_null n = {
-        .vocab = VOCAB, .context = CONTEXT, .compute = null_compute, .ctx = m, .window = 3, .layers = 2, .numerics = "null"};
+    struct di_stepper n = {.vocab = VOCAB,
+                           .context = CONTEXT,
+                           .compute = null_compute,
+                           .head = null_head,
+                           .ctx = m,
+                           .window = 3,
+                           .layers = 2,
+                           .numerics = "null"};
     n.layout = (struct di_kv_layout){.block_bytes = 64 * sizeof(uint64_t),
                                      .ring_bytes = DI_RING_ROWS * 8,
                                      .tail_bytes = 64,
@@ -99,7 +113,7 @@ static struct di_core *create_with(struct null_model *m, int batch, int chunk, i
                                      .window_row_bytes = 8};
     struct di_core_config config = {
         .max_batch = batch, .prefill_chunk = chunk, .cache_blocks = blocks, .states = states, .prefill_order = order};
-    assert_int_equal(di_test_core_null(&n, &config, &e, NULL), DI_OK);
+    assert_int_equal(di_test_core(&n, &config, &e, NULL), DI_OK);
     return e;
 }
 

@@ -374,19 +374,18 @@ static void figure_15_13_a_preempted_request_resumes(void **state)
 struct gate {
     _Atomic int begun, open;
     _Atomic bool tired;
-    struct di_null_model *model;
 };
 
-static di_status gated_compute(void *ctx, const struct di_step *s, di_error *err)
+static void wait_at_gate(void *ctx, const struct di_step *s)
 {
     struct gate *g = ctx;
+    (void)s;
     int number = ++g->begun;
     for (int ms = 0; g->open < number && !g->tired; ms++) {
         nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
         if (ms > 5000)
             g->tired = true;
     }
-    return di_null_compute(g->model, s, err);
 }
 
 /* Chunk n + 1 of a prompt is scheduled while chunk n computes: the call that launches a prompt step returns before the step is done. */
@@ -395,11 +394,13 @@ static void figure_15_15_prefill_steps_overlap(void **state)
     struct di_core_config config = {.max_batch = 2, .prefill_chunk = 16, .cache_blocks = 8, .states = 4};
     static int32_t room[CONTEXT];
     struct fixture f;
-    struct gate gate = {.model = &f.model};
+    struct gate gate = {0};
     struct di_watch w;
     (void)state;
     assert_int_equal(di_null_model_init(&f.model, FIXTURE_VOCAB, FIXTURE_WINDOW, CONTEXT, NULL), DI_OK);
-    assert_int_equal(di_null_core(&f.model, gated_compute, &gate, &config, &f.core, NULL), DI_OK);
+    f.model.before = wait_at_gate;
+    f.model.before_ctx = &gate;
+    assert_int_equal(di_null_core(&f.model, &config, &f.core, NULL), DI_OK);
     w = watch(room, 160, 10, 1);
     send(&f, &w);
     for (int n = 1; n <= 10; n++) { /* returns with launch n held, n - 1 done */

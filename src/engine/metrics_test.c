@@ -212,7 +212,7 @@ static void live(uint32_t seed, int batch, int blocks)
     int sent = 0;
     rng_state = seed;
     assert_int_equal(di_null_model_init(&model, VOCAB, 20, CONTEXT, NULL), DI_OK);
-    assert_int_equal(di_null_core(&model, NULL, NULL, &config, &e, NULL), DI_OK);
+    assert_int_equal(di_null_core(&model, &config, &e, NULL), DI_OK);
     while (busy || sent < MOST) {
         for (; sent < MOST && rng() % 3; sent++) {
             people[sent] = (struct person){0};
@@ -253,7 +253,7 @@ static void sharing_open(struct sharing *t, int batch, int blocks)
 {
     struct di_core_config config = {.max_batch = batch, .prefill_chunk = 48, .cache_blocks = blocks, .states = 8};
     assert_int_equal(di_null_model_init(&t->model, VOCAB, 20, CONTEXT, NULL), DI_OK);
-    assert_int_equal(di_null_core(&t->model, NULL, NULL, &config, &t->e, NULL), DI_OK);
+    assert_int_equal(di_null_core(&t->model, &config, &t->e, NULL), DI_OK);
 }
 
 static void ask(struct sharing *t, int i, int common, int n, int max_tokens)

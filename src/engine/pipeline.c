@@ -8,6 +8,7 @@
 
 struct di_pipeline {
     struct di_pipeline_params params;
+    struct di_stepper stepper;
     struct di_lane *lanes;
     _Atomic uint64_t *names, *dropped; /* [lanes] the owner, for other threads; the one whose rows are to be dropped */
     struct di_launch launches[2];
@@ -19,47 +20,42 @@ struct di_pipeline {
     pthread_t thread;
     bool has_thread;
     /* worker only */
-    struct di_law *law;               /* of the plain form, for a back end without a sampler */
-    float DI_DEVICE *logits;          /* [lanes][vocab] */
-    struct di_sample_task *tasks;     /* [lanes], as the next two */
-    struct di_sample_result *results; /* staging */
-    int64_t *positions;
-    struct di_chunk *live;
-    struct di_replay *live_replay;
-    const int32_t **live_tokens;
-    int32_t *logit_rows;
-    int *logit_out;
+    struct di_law *law;      /* of the plain sampler, for a back end that has none */
+    float DI_DEVICE *logits; /* [tile_rows][vocab] */
+    int tile_rows;
+    struct di_step step;     /* of the launch that runs, over the arrays below */
+    struct di_chunk *chunks; /* [lanes], as the next two */
+    struct di_replay *replay;
+    const int32_t **tokens;
+    int32_t *logit_rows;          /* [lanes * cursor_rows], as the next */
+    struct di_sample_task *tasks; /* of the rows that are sampled, in order */
+    const uint64_t **allowed;     /* [cursor_rows] */
 };
 
-/* ---------------------------------------------------------------- worker */
+/* ---------------------------------------------------------------- worker: rows */
 
-/* The chunks of lanes that have not ended, packed; n_logits of them end in a row that is sampled. */
-static int live_chunks(struct di_pipeline *p, struct di_launch *l, int *n_logits)
+/* The last rows of a chunk decide tokens: so many. */
+static int sampled_rows(const struct di_launch_chunk *c)
 {
-    int n = 0, row = 0, out = 0;
-    *n_logits = 0;
-    for (int i = 0; i < l->n_chunks; i++) {
-        struct di_lane *lane = &p->lanes[l->chunks[i].slot];
-        if (lane->name && atomic_load(&p->dropped[l->chunks[i].slot]) == lane->name)
-            lane->ended = true;
-        bool ended = lane->ended;
-        l->computed[i] = !ended;
-        if (l->wants_logits[i])
-            l->out[out].valid = !ended;
-        if (!ended) {
-            p->live[n] = l->chunks[i];
-            p->live[n].row0 = row;
-            p->live_replay[n] = l->replay[i];
-            p->live_tokens[n++] = l->tokens[i];
-            row += l->chunks[i].n;
-            if (l->wants_logits[i]) {
-                p->logit_rows[*n_logits] = row - 1;
-                p->logit_out[(*n_logits)++] = out;
-            }
-        }
-        out += l->wants_logits[i];
-    }
-    return n;
+    return c->kind == DI_ROWS_OF_CURSOR ? c->n_computed : c->kind == DI_ROWS_OF_PROMPT_END && c->n_computed > 0;
+}
+
+/* Position of the first token that a chunk decides. */
+static int64_t first_decided(const struct di_launch_chunk *c)
+{
+    return (int64_t)c->pos0 + c->n_computed - sampled_rows(c) + 1;
+}
+
+/* From where the lane stands: the row of the token that was decided last, and rows of guesses behind it. Where penalties count what came
+ * before, every row would need counts of its own: it stands alone. */
+static void begin_at_cursor(struct di_pipeline *p, struct di_launch_chunk *c, struct di_lane *lane)
+{
+    int64_t left = lane->n_limit - 1 - lane->cursor; /* tokens */
+    int most = left < c->n ? (int)left : c->n;
+    c->pos0 = (int32_t)lane->cursor;
+    c->n_computed = 1;
+    if (p->stepper.guess && most > 1 && !lane->counts)
+        c->n_computed += p->stepper.guess(p->stepper.ctx, c->lane, lane->tokens, lane->cursor, most - 1);
 }
 
 static bool is_end(const struct di_lane *lane, int32_t id)
@@ -84,12 +80,10 @@ static int32_t forced_token(const struct di_lane *lane, int64_t index)
     return cap->ids[0];
 }
 
-/* What the sampler gets for the token at `position` of a lane. */
-static struct di_sample_task sample_task(const struct di_pipeline *p, const struct di_lane *lane, int64_t position,
-                                         const float DI_DEVICE *logits)
+/* What the sampler gets for the token at `position` of a lane; logits and mask follow. */
+static struct di_sample_task sample_task(const struct di_pipeline *p, const struct di_lane *lane, int64_t position)
 {
-    return (struct di_sample_task){.row = {.logits = (const float *)logits, /* read by the sampler, on the device */
-                                           .params = lane->params,
+    return (struct di_sample_task){.row = {.params = lane->params,
                                            .counts = lane->counts,
                                            .banned = p->params.banned,
                                            .n_generated = (uint64_t)(position - lane->n_prompt),
@@ -98,74 +92,155 @@ static struct di_sample_task sample_task(const struct di_pipeline *p, const stru
                                    .forced = forced_token(lane, position - lane->n_prompt)};
 }
 
-/* The token at `position` is decided. */
-static void append_token(struct di_lane *lane, struct di_launch_out *o, int64_t position)
+static void add_chunk(struct di_pipeline *p, struct di_launch *l, struct di_launch_chunk *c, int row)
 {
-    if (o->result.status != DI_OK) {
-        lane->ended = true;
-        return;
+    struct di_step *s = &p->step;
+    struct di_lane *lane = &p->lanes[c->lane];
+    int sampled = sampled_rows(c);
+    p->chunks[s->n_chunks] = (struct di_chunk){.slot = c->lane, .row0 = row, .n = c->n_computed, .pos0 = c->pos0};
+    p->replay[s->n_chunks] = c->replay;
+    p->tokens[s->n_chunks++] = lane->tokens;
+    c->tokens = &l->results[s->n_logits];
+    if (sampled && lane->masks)
+        lane->masks->start(lane->masks->ctx, lane->tokens, first_decided(c), sampled);
+    for (int i = 0; i < sampled; i++) {
+        p->tasks[s->n_logits] = sample_task(p, lane, first_decided(c) + i);
+        p->logit_rows[s->n_logits++] = row + c->n_computed - sampled + i;
     }
-    int32_t id = o->result.sample.id;
+}
+
+/* The step of a launch: rows of the lanes that have not ended. */
+static void make_step(struct di_pipeline *p, struct di_launch *l)
+{
+    int row = 0;
+    p->step = (struct di_step){
+        .chunks = p->chunks, .tokens = p->tokens, .replay = p->replay, .kv = di_kv_view(p->params.store), .logit_rows = p->logit_rows};
+    for (int i = 0; i < l->n_chunks; i++) {
+        struct di_launch_chunk *c = &l->chunks[i];
+        struct di_lane *lane = &p->lanes[c->lane];
+        if (lane->name && atomic_load(&p->dropped[c->lane]) == lane->name)
+            lane->ended = true;
+        c->n_tokens = 0;
+        c->n_computed = lane->ended ? 0 : c->n;
+        if (lane->ended)
+            continue;
+        if (c->kind == DI_ROWS_OF_CURSOR)
+            begin_at_cursor(p, c, lane);
+        add_chunk(p, l, c, row);
+        row += c->n_computed;
+    }
+}
+
+/* ---------------------------------------------------------------- worker: tokens */
+
+/* The gate between model and sampler: masks of all rows of a chunk. A lane whose masks fail ends behind the launch; its rows are sampled
+ * for nothing. */
+static void take_masks(struct di_pipeline *p, const struct di_launch *l, const struct di_launch_chunk *c)
+{
+    struct di_lane *lane = &p->lanes[c->lane];
+    struct di_sample_task *task = &p->tasks[c->tokens - l->results];
+    int n = sampled_rows(c);
+    if (!n || !lane->masks)
+        return;
+    lane->mask_status = lane->masks->wait(lane->masks->ctx, n, p->allowed, &lane->mask_error);
+    for (int i = 0; i < n && lane->mask_status == DI_OK; i++)
+        task[i].row.allowed = p->allowed[i];
+}
+
+static void sample(struct di_pipeline *p, int n, const struct di_sample_task *tasks, struct di_sample_result *results)
+{
+    struct di_backend *be = p->params.store->be;
+    if (be->ops->sample)
+        be->ops->sample(be, &(struct di_op_sample){.m = n, .tasks = tasks, .results = results});
+    else
+        for (int i = 0; i < n; i++)
+            di_sample_task_run(p->law, &tasks[i], &results[i]);
+}
+
+/* Head and sampler, a tile of rows at a time. */
+static void sample_rows(struct di_pipeline *p, struct di_launch *l)
+{
+    struct di_launch_chunk *c = l->chunks, *end = l->chunks + l->n_chunks;
+    for (int first = 0, n; first < p->step.n_logits; first += n) {
+        n = p->step.n_logits - first < p->tile_rows ? p->step.n_logits - first : p->tile_rows;
+        p->stepper.head(p->stepper.ctx, &p->step, first, n, p->logits);
+        for (; c < end && (!sampled_rows(c) || c->tokens < l->results + first + n); c++)
+            take_masks(p, l, c);
+        for (int i = 0; i < n; i++) /* read by the sampler, on the device */
+            p->tasks[first + i].row.logits = (const float *)p->logits + (size_t)i * (size_t)p->stepper.vocab;
+        sample(p, n, p->tasks + first, l->results + first);
+    }
+}
+
+/* The token at `position` is decided. */
+static void append_token(struct di_lane *lane, int64_t position, int32_t id)
+{
     lane->tokens[position] = id;
     if (lane->counts)
         di_token_counts_add(lane->counts, id);
     lane->ended = is_end(lane, id) || position + 1 == lane->n_limit;
 }
 
-/* Tokens of the rows that want logits: results are there when the launch is done. */
-static void sample_rows(struct di_pipeline *p, int n)
+/* Of the tokens that a chunk decided those stay that follow from what stays: a row whose input was another one than was decided before it
+ * counts for nothing, nor does what lies behind an end. The lane goes on behind the last of them; the rows of the others will be written
+ * again. */
+static void keep_tokens(struct di_pipeline *p, struct di_launch *l, struct di_launch_chunk *c)
 {
-    for (int i = 0, c = 0; i < n; i++, c++) {
-        while (p->live[c].row0 + p->live[c].n - 1 != p->logit_rows[i])
-            c++;
-        p->positions[i] = (int64_t)p->live[c].pos0 + p->live[c].n;
-        p->tasks[i] = sample_task(p, &p->lanes[p->live[c].slot], p->positions[i], p->logits + (size_t)i * (size_t)p->params.vocab);
+    struct di_lane *lane = &p->lanes[c->lane];
+    struct di_sample_result *results = &l->results[c->tokens - l->results];
+    int n = sampled_rows(c);
+    int64_t at = first_decided(c);
+    if (n && lane->mask_status != DI_OK) {
+        results->status = lane->mask_status;
+        results->err = lane->mask_error;
     }
-    struct di_backend *be = p->params.store->be;
-    if (be->ops->sample)
-        be->ops->sample(be, &(struct di_op_sample){.m = n, .tasks = p->tasks, .results = p->results});
-    else
-        for (int i = 0; i < n; i++)
-            di_sample_task_run(p->law, &p->tasks[i], &p->results[i]);
+    for (bool stays = n > 0; stays; at++) {
+        const struct di_sample_result *r = &results[c->n_tokens++];
+        lane->ended = r->status != DI_OK;
+        if (lane->ended)
+            break;
+        stays = c->n_tokens < n && lane->tokens[at] == r->sample.id;
+        append_token(lane, at, r->sample.id);
+        stays = stays && !lane->ended;
+    }
+    lane->cursor = at - 1;
 }
 
-static void take_results(struct di_pipeline *p, struct di_launch *l, int n)
+/* ---------------------------------------------------------------- worker: launches */
+
+static void enqueue(struct di_pipeline *p, struct di_launch *l)
 {
-    for (int i = 0; i < n; i++) {
-        struct di_launch_out *o = &l->out[p->logit_out[i]];
-        o->result = p->results[i];
-        append_token(&p->lanes[o->lane], o, p->positions[i]);
-    }
+    struct di_kv_store *store = p->params.store;
+    store->be->ops->copy(store->be, &(struct di_op_copy){l->n_page_spans, l->page_spans});
+    for (int i = 0; i < l->n_copies; i++)
+        di_kv_copy_block(store, l->copies[i].from, l->copies[i].to, l->copies[i].tokens);
+    if (p->step.n_chunks > 0)
+        l->status = p->stepper.compute(p->stepper.ctx, &p->step, &l->err);
+    if (l->status == DI_OK)
+        sample_rows(p, l);
+}
+
+/* Everything that was enqueued is done. */
+static void finish(struct di_pipeline *p, struct di_launch *l)
+{
+    di_status done = di_backend_finish(p->params.store->be, l->status == DI_OK ? &l->err : NULL);
+    l->status = l->status == DI_OK ? done : l->status;
+    if (l->status == DI_OK && p->stepper.check && p->step.n_chunks > 0)
+        l->status = p->stepper.check(p->stepper.ctx, &l->err);
+    for (int i = 0; i < l->n_chunks; i++)
+        if (l->chunks[i].n_computed > 0 && l->status == DI_OK)
+            keep_tokens(p, l, &l->chunks[i]);
+        else if (l->chunks[i].n_computed > 0) /* the next launch would read tokens that nobody sampled */
+            p->lanes[l->chunks[i].lane].ended = true;
 }
 
 static void execute(struct di_pipeline *p, struct di_launch *l)
 {
-    struct di_kv_store *store = p->params.store;
-    int n_logits, n = live_chunks(p, l, &n_logits);
     l->status = DI_OK;
+    make_step(p, l);
     l->started_ns = di_clock_ns();
-    store->be->ops->copy(store->be, &(struct di_op_copy){l->n_page_spans, l->page_spans});
-    for (int i = 0; i < l->n_copies; i++)
-        di_kv_copy_block(store, l->copies[i].from, l->copies[i].to, l->copies[i].tokens);
-    if (n > 0) {
-        struct di_step step = {.n_chunks = n,
-                               .chunks = p->live,
-                               .tokens = p->live_tokens,
-                               .replay = p->live_replay,
-                               .kv = di_kv_view(store),
-                               .n_logits = n_logits,
-                               .logit_rows = p->logit_rows,
-                               .logits = p->logits};
-        l->status = p->params.compute(p->params.ctx, &step, &l->err);
-    }
-    if (l->status == DI_OK)
-        sample_rows(p, n_logits);
-    di_status done = di_backend_finish(store->be, l->status == DI_OK ? &l->err : NULL);
-    l->status = l->status == DI_OK ? done : l->status;
-    for (int i = 0; i < n && l->status != DI_OK; i++) /* the next launch would read tokens that nobody sampled */
-        p->lanes[p->live[i].slot].ended = true;
-    if (l->status == DI_OK)
-        take_results(p, l, n_logits);
+    enqueue(p, l);
+    finish(p, l);
     l->ended_ns = di_clock_ns();
 }
 
@@ -194,47 +269,47 @@ static void *work(void *arg)
 static bool allocate_launch(struct di_pipeline *p, struct di_launch *l)
 {
     size_t n = (size_t)p->params.lanes;
-    l->replay = di_calloc(n, sizeof *l->replay);
-    l->copies = di_calloc(n, sizeof *l->copies);
-    l->pages = di_staging_alloc(p->params.store->be, n * (size_t)p->params.store->pages_per_slot * sizeof *l->pages);
-    l->page_spans = di_calloc(n, sizeof *l->page_spans);
+    struct di_backend *be = p->params.store->be;
     l->chunks = di_calloc(n, sizeof *l->chunks);
-    l->tokens = di_calloc(n, sizeof *l->tokens);
-    l->wants_logits = di_calloc(n, sizeof *l->wants_logits);
-    l->computed = di_calloc(n, sizeof *l->computed);
-    l->out = di_calloc(n, sizeof *l->out);
-    return l->replay && l->copies && l->pages && l->page_spans && l->chunks && l->tokens && l->wants_logits && l->computed && l->out;
+    l->copies = di_calloc(n, sizeof *l->copies);
+    l->pages = di_staging_alloc(be, n * (size_t)p->params.store->pages_per_slot * sizeof *l->pages);
+    l->page_spans = di_calloc(n, sizeof *l->page_spans);
+    l->results = di_staging_alloc(be, n * (size_t)p->params.cursor_rows * sizeof *l->results);
+    return l->chunks && l->copies && l->pages && l->page_spans && l->results;
+}
+
+static int tile_rows(int lanes, int cursor_rows)
+{
+    return lanes * cursor_rows < DI_LOGIT_ROWS ? lanes * cursor_rows : DI_LOGIT_ROWS;
 }
 
 static bool allocate(struct di_pipeline *p)
 {
-    size_t n = (size_t)p->params.lanes;
+    size_t n = (size_t)p->params.lanes, rows = n * (size_t)p->params.cursor_rows;
     p->lanes = di_calloc(n, sizeof *p->lanes);
     p->names = di_calloc(n, sizeof *p->names);
     p->dropped = di_calloc(n, sizeof *p->dropped);
-    p->live = di_calloc(n, sizeof *p->live);
-    p->live_replay = di_calloc(n, sizeof *p->live_replay);
-    p->live_tokens = di_calloc(n, sizeof *p->live_tokens);
-    p->logit_rows = di_calloc(n, sizeof *p->logit_rows);
-    p->logit_out = di_calloc(n, sizeof *p->logit_out);
-    p->tasks = di_calloc(n, sizeof *p->tasks);
-    p->results = di_staging_alloc(p->params.store->be, n * sizeof *p->results);
-    p->positions = di_calloc(n, sizeof *p->positions);
     p->page_version = di_calloc(n, sizeof *p->page_version);
-    p->logits = di_device_alloc(p->params.store->be, n * (size_t)p->params.vocab * sizeof *p->logits);
-    return p->lanes && p->names && p->dropped && p->live && p->live_replay && p->live_tokens && p->logit_rows && p->logit_out && p->tasks &&
-           p->results && p->positions && p->page_version && p->logits && allocate_launch(p, &p->launches[0]) &&
-           allocate_launch(p, &p->launches[1]);
+    p->chunks = di_calloc(n, sizeof *p->chunks);
+    p->replay = di_calloc(n, sizeof *p->replay);
+    p->tokens = di_calloc(n, sizeof *p->tokens);
+    p->logit_rows = di_calloc(rows, sizeof *p->logit_rows);
+    p->tasks = di_calloc(rows, sizeof *p->tasks);
+    p->allowed = di_calloc((size_t)p->params.cursor_rows, sizeof *p->allowed);
+    p->tile_rows = tile_rows(p->params.lanes, p->params.cursor_rows);
+    p->logits = di_device_alloc(p->params.store->be, (size_t)p->tile_rows * (size_t)p->stepper.vocab * sizeof *p->logits);
+    return p->lanes && p->names && p->dropped && p->page_version && p->chunks && p->replay && p->tokens && p->logit_rows && p->tasks &&
+           p->allowed && p->logits && allocate_launch(p, &p->launches[0]) && allocate_launch(p, &p->launches[1]);
 }
 
-uint64_t di_pipeline_bytes(int lanes, int vocab, int pages_per_lane)
+uint64_t di_pipeline_bytes(int lanes, int cursor_rows, int vocab, int pages_per_lane)
 {
-    uint64_t launch = sizeof(struct di_chunk) + sizeof(int32_t *) + sizeof(struct di_replay) + sizeof(struct di_block_copy) +
-                      (uint64_t)pages_per_lane * sizeof(int32_t) + sizeof(struct di_copy_span) + 2 * sizeof(bool) +
-                      sizeof(struct di_launch_out);
-    uint64_t lane = sizeof(struct di_lane) + 3 * sizeof(uint64_t) + sizeof(struct di_chunk) + sizeof(int32_t *) + 2 * sizeof(int32_t) +
-                    sizeof(struct di_sample_task) + sizeof(struct di_sample_result) + sizeof(int64_t) + (uint64_t)vocab * sizeof(float);
-    return (uint64_t)lanes * (lane + 2 * launch);
+    uint64_t launch = sizeof(struct di_launch_chunk) + sizeof(struct di_block_copy) + (uint64_t)pages_per_lane * sizeof(int32_t) +
+                      sizeof(struct di_copy_span) + (uint64_t)cursor_rows * sizeof(struct di_sample_result);
+    uint64_t lane = sizeof(struct di_lane) + 3 * sizeof(uint64_t) + sizeof(struct di_chunk) + sizeof(struct di_replay) + sizeof(int32_t *) +
+                    (uint64_t)cursor_rows * (sizeof(int32_t) + sizeof(struct di_sample_task));
+    return (uint64_t)lanes * (lane + 2 * launch) + (uint64_t)cursor_rows * sizeof(uint64_t *) +
+           (uint64_t)tile_rows(lanes, cursor_rows) * (uint64_t)vocab * sizeof(float);
 }
 
 di_status di_pipeline_create(const struct di_pipeline_params *params, struct di_pipeline **out, di_error *err)
@@ -244,11 +319,13 @@ di_status di_pipeline_create(const struct di_pipeline_params *params, struct di_
     struct di_pipeline *p = di_calloc(1, sizeof *p);
     CHECK(p, err, DI_ERR_MEMORY, "", "out of memory for the step pipeline");
     p->params = *params;
+    p->stepper = *params->stepper;
+    p->params.stepper = &p->stepper;
     pthread_mutex_init(&p->lock, NULL);
     pthread_cond_init(&p->changed, NULL);
     if (!params->store->be->ops->sample)
-        TRY(di_law_create((size_t)params->vocab, &p->law, err));
-    CHECK(allocate(p), err, DI_ERR_MEMORY, "", "out of memory for %d lanes of %d logits", params->lanes, params->vocab);
+        TRY(di_law_create((size_t)p->stepper.vocab, &p->law, err));
+    CHECK(allocate(p), err, DI_ERR_MEMORY, "", "out of memory for %d lanes of %d logits", params->lanes, p->stepper.vocab);
     p->has_thread = di_thread_create(&p->thread, work, p) == 0;
     CHECK(p->has_thread, err, DI_ERR_LIMIT, "", "the system grants no thread for the step pipeline");
     *out = p;
@@ -271,15 +348,11 @@ void di_pipeline_set_pages(struct di_pipeline *p, struct di_launch *l, int lane,
 
 static void free_launch(struct di_backend *be, struct di_launch *l)
 {
-    di_free(l->replay);
+    di_free(l->chunks);
     di_free(l->copies);
     di_staging_free(be, l->pages);
     di_free(l->page_spans);
-    di_free(l->chunks);
-    di_free(l->tokens);
-    di_free(l->wants_logits);
-    di_free(l->computed);
-    di_free(l->out);
+    di_staging_free(be, l->results);
 }
 
 void di_pipeline_destroy(struct di_pipeline *p)
@@ -302,15 +375,13 @@ void di_pipeline_destroy(struct di_pipeline *p)
     di_free(p->lanes);
     di_free(p->names);
     di_free(p->dropped);
-    di_free(p->live);
-    di_free(p->live_replay);
-    di_free(p->live_tokens);
     di_free(p->page_version);
+    di_free(p->chunks);
+    di_free(p->replay);
+    di_free(p->tokens);
     di_free(p->logit_rows);
-    di_free(p->logit_out);
     di_free(p->tasks);
-    di_staging_free(be, p->results);
-    di_free(p->positions);
+    di_free(p->allowed);
     di_device_free(be, p->logits);
     di_free(p);
 }
@@ -337,7 +408,7 @@ struct di_launch *di_pipeline_next(struct di_pipeline *p)
 {
     struct di_launch *l = &p->launches[(p->launched + 1) % 2];
     l->number = p->launched + 1;
-    l->n_chunks = l->n_out = l->n_copies = l->n_page_spans = 0;
+    l->n_chunks = l->n_copies = l->n_page_spans = 0;
     return l;
 }
 

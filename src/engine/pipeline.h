@@ -7,8 +7,8 @@
 #define DI_ENGINE_PIPELINE_H
 
 #include "cache/kv_store.h"
-#include "sample/sampler.h"
-#include "model/model.h"
+#include "engine/masks.h"
+#include "engine/stepper.h"
 
 /* The worker's view of a running request. Filled by the engine before the first launch that names the lane; afterwards the worker alone
  * touches it until the lane is named by no launch any more. */
@@ -24,14 +24,32 @@ struct di_lane {
     struct di_cap cap;
     const int32_t *forced; /* [n_forced] answer by index instead of sampling; -1 = sampled */
     int64_t n_forced;
-    bool ended; /* an end id, the limit, or an error: later rows are dropped */
+    const struct di_mask_source *masks; /* or NULL */
+    di_status mask_status;              /* of the launch at hand */
+    di_error mask_error;
+    int64_t cursor; /* rows that are computed and stay: the token at this position is decided, its row is the next */
+    bool ended;     /* an end id, the limit, or an error: later rows are dropped */
 };
 
-struct di_launch_out {
+/* What the rows of a chunk are. */
+enum di_rows_of {
+    DI_ROWS_OF_PROMPT,     /* tokens that are known; nothing is sampled */
+    DI_ROWS_OF_PROMPT_END, /* the same, and the last one decides the token behind it */
+    DI_ROWS_OF_CURSOR      /* from where the lane stands: each decides a token, as long as the input of the next one is that token */
+};
+
+/* Rows of one lane in one launch, and what became of them. */
+struct di_launch_chunk {
     int lane;
+    enum di_rows_of kind;
     uint64_t generation; /* of the lane, copied from the launch: results of an earlier owner are dropped */
-    bool valid;          /* false: the request had ended, nothing was computed */
-    struct di_sample_result result;
+    int n;               /* rows, from a cursor so many at most */
+    int32_t pos0;        /* from a cursor: set by the worker */
+    struct di_replay replay;
+    /* results */
+    int n_computed; /* rows; 0: the request had ended, nothing was touched */
+    int n_tokens;   /* decided, in order; a failed row is the last. Of the rows of a cursor as many stay, the others count for nothing */
+    const struct di_sample_result *tokens;
 };
 
 /* The first `tokens` positions of a block go to another one (copy-on-write of a partly shared block). */
@@ -43,31 +61,27 @@ struct di_block_copy {
 struct di_launch {
     uint64_t number; /* 1, 2, ... */
     int n_chunks;
-    struct di_chunk *chunks; /* slot = lane; row0 is set by the worker */
-    const int32_t **tokens;
-    struct di_replay *replay; /* [n_chunks] */
+    struct di_launch_chunk *chunks; /* [lanes] */
     int32_t *pages;   /* [lanes][pages_per_lane] staging: new page tables of its lanes, which the owner may change while the launch runs */
     int n_page_spans; /* those that go up before the computation; at most one a lane */
     struct di_copy_span *page_spans;
-    bool *wants_logits; /* [n_chunks] the chunk's last row is sampled */
-    bool *computed;     /* [n_chunks] result: false = the request had ended, no row was touched */
-    int n_copies;       /* blocks to copy before the computation, in order; at most one a lane */
+    int n_copies; /* blocks to copy before the computation, in order; at most one a lane */
     struct di_block_copy *copies;
-    int n_out; /* chunks that want logits, in order */
-    struct di_launch_out *out;
-    di_status status; /* of the whole step */
+    struct di_sample_result *results; /* staging, those of all chunks */
+    di_status status;                 /* of the whole step */
     di_error err;
     bool follows;                 /* launched while its predecessor was under way */
     int64_t started_ns, ended_ns; /* of the computation */
 };
 
+/* Rows whose logits are there at the same time: head and sampler go over the rows of a step in such tiles. 16.5 MB at full size. */
+#define DI_LOGIT_ROWS 32
+
 struct di_pipeline_params {
-    /* Computes a step on the worker's thread; the null model of tests writes some logits and returns. */
-    di_status (*compute)(void *ctx, const struct di_step *step, di_error *err);
-    void *ctx;
-    struct di_kv_store *
-        store; /* borrowed, with its back end, which samples, too, if it can; the worker's are its blocks, states and device page table, never its accounts */
-    int lanes, vocab;
+    const struct di_stepper *stepper; /* copied */
+    struct di_kv_store *store;        /* borrowed; the worker's are its blocks, states and device page table, never its accounts */
+    int lanes;
+    int cursor_rows;        /* most rows of a lane that are sampled in one launch, at least 1 */
     const uint64_t *banned; /* or NULL; borrowed */
 };
 
@@ -75,7 +89,7 @@ struct di_pipeline;
 di_status di_pipeline_create(const struct di_pipeline_params *p, struct di_pipeline **out, di_error *err);
 /* Waits for what was launched. NULL is allowed. */
 void di_pipeline_destroy(struct di_pipeline *p);
-uint64_t di_pipeline_bytes(int lanes, int vocab, int pages_per_lane);
+uint64_t di_pipeline_bytes(int lanes, int cursor_rows, int vocab, int pages_per_lane);
 /* Give a launch the first n entries of a lane's page table, once a launch. Copies only what differs in version from what the launch before it
  * leaves on the device. */
 void di_pipeline_set_pages(struct di_pipeline *p, struct di_launch *l, int lane, const int32_t *pages, int n, uint64_t version);

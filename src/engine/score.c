@@ -1,6 +1,13 @@
 #include "engine/score.h"
 
-#define SEEN_ROWS 8 /* that come down at a time */
+#include "engine/pipeline.h"
+
+/* What was called is done, and right. */
+static di_status finish(struct di_model *m, di_error *err)
+{
+    di_status status = di_backend_finish(m->be, err);
+    return status == DI_OK ? di_model_check(m, err) : status;
+}
 
 di_status di_score_run(struct di_model *m, struct di_kv_store *s, const struct di_score *a, di_error *err)
 {
@@ -9,8 +16,8 @@ di_status di_score_run(struct di_model *m, struct di_kv_store *s, const struct d
     size_t feature_bytes = (size_t)(m->c->n_dspark_targets * m->c->hidden_size) * be->ops->act_bytes,
            row_bytes = (size_t)m->c->vocab_size * sizeof(float);
     int32_t *wanted = di_calloc((size_t)a->chunk, sizeof *wanted);
-    float DI_DEVICE *logits = di_device_alloc(be, (size_t)(a->last_only ? 1 : a->chunk) * row_bytes);
-    float *seen = di_staging_alloc(be, SEEN_ROWS * row_bytes);
+    float DI_DEVICE *logits = di_device_alloc(be, DI_LOGIT_ROWS * row_bytes);
+    float *seen = di_staging_alloc(be, DI_LOGIT_ROWS * row_bytes);
     CHECK(wanted && logits && seen, err, DI_ERR_MEMORY, "", "out of memory for %d rows", a->chunk);
     for (int64_t at = 0, n; at < a->n; at += n) {
         int64_t end = at < a->decode_from && a->decode_from < a->n ? a->decode_from : a->n;
@@ -26,21 +33,20 @@ di_status di_score_run(struct di_model *m, struct di_kv_store *s, const struct d
                                .kv = di_kv_view(s),
                                .n_logits = count,
                                .logit_rows = wanted,
-                               .logits = logits,
                                .trace = a->trace};
         if (a->features)
             step.features = (float DI_DEVICE *)(void DI_DEVICE *)((char DI_DEVICE *)a->features + (size_t)at * feature_bytes);
         CHECK(di_kv_reserve(s, 0, at + n), err, DI_ERR_LIMIT, "", "the cache has no room for %lld tokens", (long long)(at + n));
         di_kv_send_pages(s);
-        TRY(di_model_step(m, &step, err));
-        TRY(di_backend_finish(be, err));
+        TRY(di_model_launch(m, &step, err));
         for (int i = 0, rows; i < count; i += rows) {
-            rows = count - i < SEEN_ROWS ? count - i : SEEN_ROWS;
-            struct di_copy_span down = {seen, logits + (size_t)i * (size_t)m->c->vocab_size, (size_t)rows * row_bytes};
-            be->ops->copy(be, &(struct di_op_copy){1, &down});
-            TRY(di_backend_finish(be, err));
+            rows = count - i < DI_LOGIT_ROWS ? count - i : DI_LOGIT_ROWS;
+            di_model_head(m, i, rows, logits);
+            be->ops->copy(be, &(struct di_op_copy){1, &(struct di_copy_span){seen, logits, (size_t)rows * row_bytes}});
+            TRY(finish(m, err));
             TRY(a->rows(a->ctx, at + n - count + i, rows, seen, err));
         }
+        TRY(finish(m, err));
     }
 out:
     di_device_free(be, logits);

@@ -189,7 +189,7 @@ static void soak_core(void **state)
     fixture_close(&l.f);
 }
 
-/* Short lives of every shape: places, chunks, blocks, snapshots, windows up to what the rings hold. */
+/* Short lives of every shape: places, chunks, blocks, snapshots, guesses, windows up to what the rings hold. */
 static void lives_of_every_shape(void **state)
 {
     static const int windows[] = {1, 2, 20, 90, 128};
@@ -200,12 +200,13 @@ static void lives_of_every_shape(void **state)
         struct di_core_config config = {.max_batch = 1 + (int)(next(&shape) % 16),
                                         .prefill_chunk = 1 + (int)(next(&shape) % 120),
                                         .cache_blocks = 4 + (int)(next(&shape) % 50),
-                                        .states = (int)(next(&shape) % 12)};
+                                        .states = (int)(next(&shape) % 12),
+                                        .drafts = i % (DI_MAX_DRAFTS + 1)};
         int sent = 0;
         memset(&l, 0, sizeof l);
         l.rng = next(&shape);
         assert_int_equal(di_null_model_init(&l.f.model, FIXTURE_VOCAB, windows[i % 5], CONTEXT, NULL), DI_OK);
-        assert_int_equal(di_null_core(&l.f.model, NULL, NULL, &config, &l.f.core, NULL), DI_OK);
+        assert_int_equal(di_null_core(&l.f.model, &config, &l.f.core, NULL), DI_OK);
         life_until(&l, &sent, 150);
         fixture_close(&l.f);
     }

@@ -172,17 +172,23 @@ static void layer(struct di_pass *x, int l)
     di_pass_trace(x, "pre", l, b->pre_ffn, (size_t)x->c->hc_mult * sizeof(float), NULL);
 }
 
-static void head(struct di_pass *x)
+/* What the head reads: the rows that want logits, in `y` until the next step. */
+static void keep_logit_rows(struct di_pass *x)
 {
-    int n = x->step->n_logits;
-    if (n == 0)
-        return;
+    x->m->head_rows = x->b.y;
     di_site_hc_norm(x, x->b.pre_ffn, x->m->norm);
-    x->ops->gather(x->be, &(struct di_op_gather){.n = n, .width = x->c->hidden_size, .rows = x->set->logit_rows, .x = x->b.n, .y = x->b.y});
-    x->ops->linear(x->be, &(struct di_op_linear){.m = n, .w = &x->m->head, .x = x->b.y, .y = x->step->logits, .out_f32 = true});
+    x->ops->gather(x->be,
+                   &(struct di_op_gather){
+                       .n = x->step->n_logits, .width = x->c->hidden_size, .rows = x->set->logit_rows, .x = x->b.n, .y = x->m->head_rows});
 }
 
-di_status di_model_step(struct di_model *m, const struct di_step *step, di_error *err)
+void di_model_head(struct di_model *m, int first, int n, float DI_DEVICE *logits)
+{
+    const void DI_DEVICE *x = (const char DI_DEVICE *)m->head_rows + (size_t)first * (size_t)m->c->hidden_size * m->be->ops->act_bytes;
+    m->be->ops->linear(m->be, &(struct di_op_linear){.m = n, .w = &m->head, .x = x, .y = logits, .out_f32 = true});
+}
+
+di_status di_model_launch(struct di_model *m, const struct di_step *step, di_error *err)
 {
     struct di_pass x = {.m = m, .c = m->c, .be = m->be, .ops = m->be->ops, .step = step, .eps = (float)m->c->rms_norm_eps};
     void DI_DEVICE *row_block;
@@ -202,6 +208,23 @@ di_status di_model_step(struct di_model *m, const struct di_step *step, di_error
                                              .pre = x.b.pre_ffn});
     for (int l = 0; l < m->c->num_hidden_layers && x.set->rows.m > 0; l++)
         layer(&x, l);
-    head(&x);
+    if (step->n_logits > 0)
+        keep_logit_rows(&x);
+    return DI_OK;
+}
+
+di_status di_model_check(const struct di_model *m, di_error *err)
+{
     return di_checkpoint_check(&m->ck, err); /* rows of tables that are read in place: those that were loaded? */
+}
+
+di_status di_model_step(struct di_model *m, const struct di_step *step, di_error *err)
+{
+    di_status status = di_model_launch(m, step, err);
+    if (status != DI_OK)
+        return status;
+    if (step->n_logits > 0)
+        di_model_head(m, 0, step->n_logits, step->logits);
+    status = di_backend_finish(m->be, err);
+    return status == DI_OK ? di_model_check(m, err) : status;
 }

@@ -74,6 +74,7 @@ struct di_model {
     struct di_engram engram;
     int32_t *token_map;
     void DI_DEVICE *activations; /* one region, carved by backbone.c */
+    void DI_DEVICE *head_rows;   /* in it: what the head reads */
     void *row_staging;           /* the integers of the latest step, and when the device has them */
     uint64_t row_fence;
     struct di_arena arena;
@@ -118,8 +119,7 @@ struct di_replay {
  * half. */
 int di_tail_layer(const struct di_config *c);
 
-/* One step: rows of any number of requests, computed when a fence behind it is reached. Request state (rings, tails, pages) is addressed by slot; pages must cover the new positions.
- * */
+/* One step: rows of any number of requests. Request state (rings, tails, pages) is addressed by slot; pages must cover the new positions. */
 struct di_step {
     int n_chunks;
     const struct di_chunk *chunks;  /* row0 ascending without gaps; slot -1: rows of padding, whose tokens are not read */
@@ -128,14 +128,21 @@ struct di_step {
     struct di_kv kv;
     int n_logits;
     const int32_t *logit_rows; /* [n_logits] rows that want logits; none before the tail of its chunk */
-    float DI_DEVICE *logits;   /* [n_logits, vocab_size] */
+    float DI_DEVICE *logits;   /* [n_logits, vocab_size]; of di_model_step alone */
     float DI_DEVICE *features; /* NULL, or act [m, n_dspark_targets * hidden_size]: the DSpark taps; rows before a tail are left alone */
     const struct di_trace *trace;
 };
-/* DI_ERR_IO when a file of the checkpoint has changed since it was opened: what was computed may be wrong, and so it stays.
+/* Computes a step: it is done on return. DI_ERR_IO when a file of the checkpoint has changed since it was opened: what was computed may be wrong, and so it stays.
  * DI_ERR_INVALID for ids outside the vocabulary, too many rows, or logits of a dropped row, DI_ERR_UNSUPPORTED for a tail where there is no
  * decoder half: nothing was changed then. */
 di_status di_model_step(struct di_model *m, const struct di_step *step, di_error *err);
+/* The same in parts, for a pipeline. A launch enqueues everything up to the head; the step and what it names stay as they are until it is
+ * done. Errors are those that change nothing. */
+di_status di_model_launch(struct di_model *m, const struct di_step *step, di_error *err);
+/* Enqueues the logits [n, vocab_size] of rows logit_rows[first .. first + n) of the latest launch. */
+void di_model_head(struct di_model *m, int first, int n, float DI_DEVICE *logits);
+/* When all of it is done: DI_ERR_IO as above. */
+di_status di_model_check(const struct di_model *m, di_error *err);
 
 /* What of a layer's shape the config says: all fields before the weights. Backbone, then the stages of the draft. */
 void di_layer_shape(const struct di_config *c, int l, struct di_layer *out);

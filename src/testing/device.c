@@ -38,7 +38,7 @@ di_status di_test_backend(const struct di_backend_params *params, struct di_back
 struct late {
     struct late *older;
     struct di_backend *be;
-    struct di_core_null null;
+    struct di_stepper null;
 };
 static struct late *newest;
 
@@ -60,15 +60,28 @@ static di_status compute_late(void *ctx, const struct di_step *step, di_error *e
 {
     struct late *l = ctx;
     (void)err;
-    di_hostile_launch(l->be, step, l->null.compute, l->null.ctx);
+    di_hostile_compute(l->be, &l->null, step);
     return DI_OK;
 }
 
-di_status di_test_core_null(const struct di_core_null *null, const struct di_core_config *config, struct di_core **out, di_error *err)
+static void head_late(void *ctx, const struct di_step *step, int first, int n, float *logits)
+{
+    struct late *l = ctx;
+    di_hostile_head(l->be, &l->null, step, first, n, logits);
+}
+
+/* The host's own. */
+static int guess_now(void *ctx, int slot, int32_t *tokens, int64_t at, int most)
+{
+    struct late *l = ctx;
+    return l->null.guess(l->null.ctx, slot, tokens, at, most);
+}
+
+di_status di_test_core(const struct di_stepper *null, const struct di_core_config *config, struct di_core **out, di_error *err)
 {
     const struct di_hostile_params *p = device_params();
     if (!p->seed)
-        return di_core_create_null(null, config, out, err);
+        return di_core_create_on(null, config, out, err);
     if (!newest)
         atexit(destroy_unused);
     destroy_unused();
@@ -82,11 +95,13 @@ di_status di_test_core_null(const struct di_core_null *null, const struct di_cor
         return status;
     }
     newest = l;
-    struct di_core_null n = *null;
+    struct di_stepper n = *null;
     n.be = l->be;
     n.compute = compute_late;
+    n.head = head_late;
+    n.guess = null->guess ? guess_now : NULL;
     n.ctx = l;
-    return di_core_create_null(&n, config, out, err);
+    return di_core_create_on(&n, config, out, err);
 }
 
 struct di_kv di_test_view_kv(const struct di_kv_store *s)

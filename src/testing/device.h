@@ -18,8 +18,8 @@ void di_test_set_device(const struct di_hostile_params *p);
 
 /* di_model_params.backend */
 di_status di_test_backend(const struct di_backend_params *params, struct di_backend **out, di_error *err);
-/* di_core_create_null on it: steps are computed there. One thread at a time. */
-di_status di_test_core_null(const struct di_core_null *null, const struct di_core_config *config, struct di_core **out, di_error *err);
+/* di_core_create_on it, for a null model: steps are computed there. One thread at a time. */
+di_status di_test_core(const struct di_stepper *null, const struct di_core_config *config, struct di_core **out, di_error *err);
 
 /* The caches where a test can look, after all that was called has run. */
 struct di_kv di_test_view_kv(const struct di_kv_store *s);

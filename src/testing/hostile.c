@@ -587,22 +587,33 @@ static void hostile_sample(struct di_backend *be, const struct di_op_sample *d)
 
 /* ---------------------------------------------------------------- steps of null models */
 
-struct launch {
+struct null_call {
+    struct di_stepper null;
     struct di_step step;
-    di_status (*compute)(void *ctx, const struct di_step *step, di_error *err);
-    void *ctx;
+    int first, n; /* of the head */
+    float *logits;
 };
 
-static void run_launch(struct hostile *h, struct item *i)
+static void run_compute(struct hostile *h, struct item *i)
 {
-    const struct launch *l = i->descriptor;
+    const struct null_call *c = i->descriptor;
     di_error err = {0};
-    if (h->failed || l->compute(l->ctx, &l->step, &err) == DI_OK)
+    if (h->failed || c->null.compute(c->null.ctx, &c->step, &err) == DI_OK)
         return;
     pthread_mutex_lock(&h->lock);
     h->step_failed = true;
     h->step_fault = err;
     pthread_mutex_unlock(&h->lock);
+}
+
+static void run_head(struct hostile *h, struct item *i)
+{
+    const struct null_call *c = i->descriptor;
+    pthread_mutex_lock(&h->lock);
+    bool fails = h->failed || h->step_failed;
+    pthread_mutex_unlock(&h->lock);
+    if (!fails)
+        c->null.head(c->null.ctx, &c->step, c->first, c->n, c->logits);
 }
 
 /* The ids of all chunks, behind pointers to them. */
@@ -623,23 +634,32 @@ static const int32_t *const *keep_tokens(struct item *i, const struct di_step *s
     return (const int32_t *const *)lists;
 }
 
-void di_hostile_launch(struct di_backend *be, const struct di_step *step,
-                       di_status (*compute)(void *ctx, const struct di_step *step, di_error *err), void *ctx)
+static void call_null(struct di_backend *be, void (*run)(struct hostile *h, struct item *i), const struct null_call *what)
 {
     struct hostile *h = hostile_of(be);
-    struct launch launch = {.step = *step, .compute = compute, .ctx = ctx};
-    struct item *i = new_item(run_launch, &launch, sizeof launch);
-    struct di_step *s = &((struct launch *)i->descriptor)->step;
-    size_t n = (size_t)step->n_chunks;
-    s->chunks = keep(i, step->chunks, n * sizeof *step->chunks);
-    s->tokens = keep_tokens(i, step);
-    s->replay = step->replay ? keep(i, step->replay, n * sizeof *step->replay) : NULL;
-    s->logit_rows = step->n_logits ? keep(i, step->logit_rows, (size_t)step->n_logits * sizeof *step->logit_rows) : NULL;
+    struct item *i = new_item(run, what, sizeof *what);
+    struct null_call *c = i->descriptor;
+    struct di_step *s = &c->step;
+    size_t n = (size_t)s->n_chunks;
+    s->tokens = keep_tokens(i, s);
+    s->chunks = keep(i, s->chunks, n * sizeof *s->chunks);
+    s->replay = s->replay ? keep(i, s->replay, n * sizeof *s->replay) : NULL;
+    s->logit_rows = s->n_logits ? keep(i, s->logit_rows, (size_t)s->n_logits * sizeof *s->logit_rows) : NULL;
     pthread_mutex_lock(&h->lock);
     translate_kv(h, "step", i, &s->kv);
-    translate(h, "step", &s->logits);
+    translate(h, "step", &c->logits);
     call(h, i);
     pthread_mutex_unlock(&h->lock);
+}
+
+void di_hostile_compute(struct di_backend *be, const struct di_stepper *null, const struct di_step *step)
+{
+    call_null(be, run_compute, &(struct null_call){.null = *null, .step = *step});
+}
+
+void di_hostile_head(struct di_backend *be, const struct di_stepper *null, const struct di_step *step, int first, int n, float *logits)
+{
+    call_null(be, run_head, &(struct null_call){.null = *null, .step = *step, .first = first, .n = n, .logits = logits});
 }
 
 /* ---------------------------------------------------------------- life */

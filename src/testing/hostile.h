@@ -11,7 +11,7 @@
 #ifndef DI_TESTING_HOSTILE_H
 #define DI_TESTING_HOSTILE_H
 
-#include "model/model.h"
+#include "engine/stepper.h"
 
 /* A mistake of the host, made on purpose: number `at` (from 1 on) of its kind. */
 enum di_hostile_mistake {
@@ -33,9 +33,10 @@ bool di_hostile_is_empty(struct di_backend *be);
 /* Where the host may look at device memory of any hostile device, after all that was called has run; other pointers are returned as they
  * are. */
 void *di_hostile_view(const void DI_DEVICE *p);
-/* A step of a null model: `compute` runs later, with a copy of the step (ids too) that names memory where it can be read. A failure is told by
- * the next wait, once. */
-void di_hostile_launch(struct di_backend *be, const struct di_step *step,
-                       di_status (*compute)(void *ctx, const struct di_step *step, di_error *err), void *ctx);
+/* The calls of a null model, which run later with a copy of the step (ids too) that names memory where it can be read. A step that fails is
+ * told by the next wait, once. */
+void di_hostile_compute(struct di_backend *be, const struct di_stepper *null, const struct di_step *step);
+void di_hostile_head(struct di_backend *be, const struct di_stepper *null, const struct di_step *step, int first, int n,
+                     float DI_DEVICE *logits);
 
 #endif

@@ -172,7 +172,7 @@ static int live(const void *device)
     struct di_watch w[REQUESTS];
     struct di_core_config config = {.max_batch = 3, .prefill_chunk = 48, .cache_blocks = 14, .states = 4};
     di_test_set_device(device);
-    if (di_null_model_init(&model, 60, 20, CONTEXT, NULL) != DI_OK || di_null_core(&model, NULL, NULL, &config, &core, NULL) != DI_OK)
+    if (di_null_model_init(&model, 60, 20, CONTEXT, NULL) != DI_OK || di_null_core(&model, &config, &core, NULL) != DI_OK)
         return 98;
     bool busy = true;
     for (int i = 0; i < REQUESTS; i++) {

@@ -18,7 +18,7 @@ struct fixture {
 static inline void fixture_open(struct fixture *f, int64_t context, const struct di_core_config *config)
 {
     assert_int_equal(di_null_model_init(&f->model, FIXTURE_VOCAB, FIXTURE_WINDOW, context, NULL), DI_OK);
-    assert_int_equal(di_null_core(&f->model, NULL, NULL, config, &f->core, NULL), DI_OK);
+    assert_int_equal(di_null_core(&f->model, config, &f->core, NULL), DI_OK);
 }
 
 /* Everything came back, then the end. */

@@ -141,62 +141,89 @@ static bool g_right(const struct part *a, int32_t n)
     return right;
 }
 
-static bool compute_part(const struct part *a)
+static void compute_part(const struct part *a)
 {
     int32_t n = a->c.pos0 + a->c.n, keep = a->c.n < DI_RING_ROWS ? a->c.n : DI_RING_ROWS;
-    bool right = true;
     for (int32_t p = 0; p < n; p++)
         a->m->hash[p + 1] = hash_of(a->m->hash[p], a->tokens[p]);
-    for (int32_t p = a->c.pos0; p < n; p++) {
-        right = compute_row(a, p);
-        a->m->wrong += !right && p >= a->replay.write_from;
-    }
+    for (int32_t p = a->c.pos0; p < n; p++)
+        a->m->wrong += !compute_row(a, p) && p >= a->replay.write_from;
     for (int l = 0; l < DI_NULL_LAYERS; l++)
         for (int32_t p = n - keep; p < n; p++)
             store(di_kv_window_row(a->kv, a->c.slot, l, p), *new_row(a, l, p));
-    bool g = g_right(a, n);
-    a->m->wrong += !g;
-    return right && g;
+    a->m->wrong += !g_right(a, n);
 }
 
-static void logits_of(const struct part *a, bool right, float *logits)
+/* What the row at position p of a computed chunk says: its own value stands in the tail, all that it reads in G. */
+static void logits_of(const struct part *a, int32_t p, float *logits)
 {
-    int32_t n = a->c.pos0 + a->c.n, last = a->tokens[n - 1];
-    int64_t place = place_of(load(di_kv_key_row(a->kv, a->c.slot, 0, n - 1)), n);
+    uint64_t hash = 0;
+    for (int32_t i = 0; i <= p; i++)
+        a->m->hash[i + 1] = hash = hash_of(hash, a->tokens[i]);
+    bool right = load(di_kv_tail_row(a->kv, a->c.slot, 0, p)) == hash && g_right(a, p + 1);
+    int64_t place = place_of(load(di_kv_key_row(a->kv, a->c.slot, 0, p)), p + 1);
     uint64_t token = place < 0 ? DI_NULL_END : load(di_kv_key_row(a->kv, a->c.slot, 0, (int32_t)place) + 8);
     for (int i = 0; i < a->m->vocab; i++)
-        logits[i] = -(float)((i * 31 + last) % 17);
+        logits[i] = -(float)((i * 31 + a->tokens[p]) % 17);
     logits[(token + !right) % (uint64_t)a->m->vocab] = 5;
 }
 
-di_status di_null_compute(void *model, const struct di_step *step, di_error *err)
+static struct part part_of(struct di_null_model *m, const struct di_step *step, int k)
+{
+    struct part a = {.m = m, .kv = &step->kv, .c = step->chunks[k], .tokens = step->tokens[k]};
+    if (step->replay)
+        a.replay = step->replay[k];
+    return a;
+}
+
+static di_status null_compute(void *model, const struct di_step *step, di_error *err)
 {
     struct di_null_model *m = model;
+    if (m->before)
+        m->before(m->before_ctx, step);
     if (m->fail)
         return di_fail(err, DI_ERR_INTERNAL, "null", "told to fail");
-    for (int k = 0, out = 0; k < step->n_chunks; k++) {
-        struct part a = {.m = m, .kv = &step->kv, .c = step->chunks[k], .tokens = step->tokens[k]};
-        if (step->replay)
-            a.replay = step->replay[k];
-        bool right = compute_part(&a);
-        if (out < step->n_logits && step->logit_rows[out] == a.c.row0 + a.c.n - 1)
-            logits_of(&a, right, step->logits + (size_t)out++ * (size_t)m->vocab);
+    for (int k = 0; k < step->n_chunks; k++) {
+        struct part a = part_of(m, step, k);
+        compute_part(&a);
     }
     return DI_OK;
 }
 
-di_status di_null_core(struct di_null_model *m, di_status (*compute)(void *ctx, const struct di_step *step, di_error *err), void *ctx,
-                       const struct di_core_config *config, struct di_core **out, di_error *err)
+static void null_head(void *model, const struct di_step *step, int first, int n, float *logits)
 {
-    struct di_core_null n = {.layout = layout,
-                             .vocab = m->vocab,
-                             .window = m->window,
-                             .layers = DI_NULL_LAYERS,
-                             .context = m->context,
-                             .compute = compute ? compute : di_null_compute,
-                             .ctx = compute ? ctx : m,
-                             .numerics = "null"};
-    return di_test_core_null(&n, config, out, err);
+    struct di_null_model *m = model;
+    for (int i = first, k = 0; i < first + n; i++, logits += m->vocab) {
+        while (step->logit_rows[i] >= step->chunks[k].row0 + step->chunks[k].n)
+            k++;
+        struct part a = part_of(m, step, k);
+        logits_of(&a, a.c.pos0 + step->logit_rows[i] - a.c.row0, logits);
+    }
+}
+
+static int null_guess(void *model, int slot, int32_t *tokens, int64_t at, int most)
+{
+    const struct di_null_model *m = model;
+    (void)slot;
+    int n = (int)(at * 7 % (most + 1));
+    for (int i = 1; i <= n; i++)
+        tokens[at + i] = (at + i) % 5 == 0 ? (int32_t)(at % m->vocab) : next_token(m, tokens, at + i);
+    return n;
+}
+
+di_status di_null_core(struct di_null_model *m, const struct di_core_config *config, struct di_core **out, di_error *err)
+{
+    struct di_stepper n = {.layout = layout,
+                           .vocab = m->vocab,
+                           .window = m->window,
+                           .layers = DI_NULL_LAYERS,
+                           .context = m->context,
+                           .numerics = "null",
+                           .compute = null_compute,
+                           .head = null_head,
+                           .guess = null_guess,
+                           .ctx = m};
+    return di_test_core(&n, config, out, err);
 }
 
 /* ---------------------------------------------------------------- requests under watch */
@@ -248,6 +275,7 @@ di_status di_watch_submit(struct di_watch *w, struct di_core *e, di_error *err)
                            .save_at = w->save_at,
                            .n_save_at = w->n_save_at,
                            .ignore_end = w->ignore_end,
+                           .masks = w->masks,
                            .on_start = on_start,
                            .on_token = on_token,
                            .on_end = on_end,

@@ -14,20 +14,20 @@
 struct di_null_model {
     int vocab, window; /* window at most 128 */
     int64_t context;
-    _Atomic bool fail;     /* every step fails from now on */
-    _Atomic long wrong;    /* rows read that were not those of the request */
+    _Atomic bool fail;  /* every step fails from now on */
+    _Atomic long wrong; /* rows read that were not those of the request */
+    /* Called before a step is computed, if not NULL. */
+    void (*before)(void *ctx, const struct di_step *step);
+    void *before_ctx;
     uint64_t *hash, *ring; /* of the chunk at hand */
 };
 /* `context` tokens of a request at most. The caller frees what it holds with fini, after the core is destroyed. */
 di_status di_null_model_init(struct di_null_model *m, int vocab, int window, int64_t context, di_error *err);
 void di_null_model_fini(struct di_null_model *m);
-/* di_core_null.compute */
-di_status di_null_compute(void *model, const struct di_step *step, di_error *err);
-/* `compute` and its `ctx` instead of di_null_compute and the model, if not NULL. */
-di_status di_null_core(struct di_null_model *m, di_status (*compute)(void *ctx, const struct di_step *step, di_error *err), void *ctx,
-                       const struct di_core_config *config, struct di_core **out, di_error *err);
+/* An engine over it. With drafts it guesses: often right, sometimes wrong, sometimes less than it might. */
+di_status di_null_core(struct di_null_model *m, const struct di_core_config *config, struct di_core **out, di_error *err);
 
-/* One request under watch. Fields up to `ignore_end` are the caller's, the rest is what happened. */
+/* One request under watch. Fields up to `masks` are the caller's, the rest is what happened. */
 struct di_watch {
     int32_t *tokens; /* prompt, and room for the answer behind it */
     int n_prompt, max_tokens;
@@ -40,6 +40,7 @@ struct di_watch {
     size_t n_save_at;
     double temperature, frequency_penalty;
     bool ignore_end;
+    const struct di_mask_source *masks;
 
     int64_t id, cached; /* cached: at the latest start */
     int n_got, starts;
