@@ -2,7 +2,7 @@
 """Pictures: canvases against Pillow, decoders against the programs of their own libraries, one thread each, in turn on the same machine.
 
 usage: vision.py [--binary build/deepinfer] [--runs 5] [--write]
-Processor time. --write puts the tables into bench/results/vision.md. Needs pillow < 13 and numpy, and djpeg, dwebp and gif2rgb (Debian packages
+Processor time. --write puts the tables into bench/results/vision.md. Needs pillow before 12.2 and numpy, and djpeg, dwebp and gif2rgb (Debian packages
 libjpeg-turbo-progs, webp, giflib-tools); libpng has no such program, so PNG is compared with Pillow.
 """
 import argparse
