@@ -65,7 +65,8 @@ static struct di_key image_of(struct di_hasher *h, const char *type, int64_t x, 
 {
     int64_t shape[] = {x, y, 3};
     struct di_key key;
-    assert_true(di_key_of_image(h, &(struct di_key_pixels){"v1", type, shape, 3, bytes, n}, &key));
+    assert_true(di_key_of_image(
+        h, &(struct di_key_pixels){.recipe = "v1", .type = type, .shape = shape, .n_shape = 3, .bytes = bytes, .n_bytes = n}, &key));
     return key;
 }
 
@@ -92,7 +93,9 @@ static void report_A15_keys_are_the_same_in_every_process(void **state)
     same(&key, "f56d29acdf347bca969d8077c9f8122a924fd9bca6d7000d4e780299c10b70af");
     struct di_key pixel_key;
     int64_t shape[] = {2, 3, 3};
-    assert_true(di_key_of_image(h, &(struct di_key_pixels){"v1", "u8", shape, 3, pixels, 18}, &pixel_key));
+    assert_true(di_key_of_image(
+        h, &(struct di_key_pixels){.recipe = "v1", .type = "u8", .shape = shape, .n_shape = 3, .bytes = pixels, .n_bytes = 18},
+        &pixel_key));
     same(&pixel_key, "eb27ed46587f0c7e3a93f318948cfac9791f85406406543b1c43d1b88d8016ef");
     struct di_key_image image = {.begin = 60, .end = 100};
     memcpy(image.digest, pixel_key.byte, DI_KEY_BYTES);

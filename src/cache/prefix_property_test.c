@@ -377,7 +377,8 @@ static void save(struct world *w, int slot)
     bool possible = w->states->params.count > 0 && r->done > 0 && r->written <= r->done + spare;
     if (w->states->params.rollback == 1)
         assert_int_equal(di_state_can_save(w->states, r->done, r->written), r->written <= (r->done < 2 ? DI_TAIL_ROWS : r->done + spare));
-    bool saved = di_prefix_save(w->p, l, &t, r->done, &(struct di_state_from){&w->kv, slot, r->written, 0, 0});
+    bool saved = di_prefix_save(w->p, l, &t, r->done,
+                                &(struct di_state_from){.kv = &w->kv, .slot = slot, .written = r->written, .draft_lo = 0, .least = 0});
     observe(w, slot);
     if (possible && w->states->params.rollback == 1 && !l->broken && !r->tainted)
         assert_true(saved);
@@ -446,7 +447,8 @@ static void admit(struct world *w, int slot)
     assert_int_equal(m.miss == DI_MISS_NONE, m.common >= r->prompt - 1);
     if (m.source >= 0)
         assert_true(w->held[m.source].cached && common(&w->held[m.source].text, &r->text, r->prompt - 1) == most);
-    struct di_hit_plan plan = di_hit_plan(&(struct di_hit){r->prompt, m.tokens, m.resume, WINDOW, LAYERS, r->bounded_ok ? r->prompt : 0});
+    struct di_hit_plan plan = di_hit_plan(&(struct di_hit){
+        .n = r->prompt, .hit = m.tokens, .resume = m.resume, .window = WINDOW, .layers = LAYERS, .tail = r->bounded_ok ? r->prompt : 0});
     assert_true(plan.start < r->prompt && plan.start >= m.resume);
     size_t state_bytes = di_kv_state_bytes(&layout);
     memset(w->store->states + (size_t)slot * state_bytes, 0xee, state_bytes); /* what another request left */

@@ -115,7 +115,8 @@ static struct di_match run(struct world *w, int slot, const struct di_key *root,
     di_lease_copied(&w->store->pool, l);
     di_prefix_publish(w->p, l, t, t->n, true);
     if (save)
-        assert_true(di_prefix_save(w->p, l, t, t->n, &(struct di_state_from){&w->kv, slot, t->n, 0, 0}));
+        assert_true(di_prefix_save(w->p, l, t, t->n,
+                                   &(struct di_state_from){.kv = &w->kv, .slot = slot, .written = t->n, .draft_lo = 0, .least = 0}));
     assert_null(di_prefix_check(w->p));
     di_lease_release(&w->store->pool, l);
     assert_null(di_prefix_check(w->p));
@@ -347,7 +348,8 @@ static void publish_as(struct world *w, const struct di_key_text *t, bool bounde
     di_prefix_begin(l, &w->root);
     assert_true(di_lease_grow(&w->store->pool, l, di_kv_blocks_for(t->n)));
     l->bounded = bounded;
-    assert_true(di_prefix_save(w->p, l, t, t->n, &(struct di_state_from){&w->kv, 0, t->n, 0, 0}));
+    assert_true(
+        di_prefix_save(w->p, l, t, t->n, &(struct di_state_from){.kv = &w->kv, .slot = 0, .written = t->n, .draft_lo = 0, .least = 0}));
     di_lease_release(&w->store->pool, l);
 }
 

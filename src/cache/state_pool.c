@@ -152,13 +152,23 @@ static void copy_state(struct di_state_pool *p, int32_t id, const struct di_kv *
     size_t rows = ring_rows(p->params.window, p->params.rollback), raw = (size_t)p->params.rollback + 1;
     int64_t at = p->state[id].at;
     uint8_t DI_DEVICE *data = p->data + (size_t)id * p->bytes_each;
-    struct part s = {NULL, data, first_row(at, rows), at, DI_RING_ROWS, l->window_row_bytes, to_ring};
+    struct part s = {.rows = data,
+                     .first = first_row(at, rows),
+                     .at = at,
+                     .ring_rows = DI_RING_ROWS,
+                     .row_bytes = l->window_row_bytes,
+                     .to_ring = to_ring};
     int n = 0;
     for (int i = 0; i < l->ring_layers; i++, s.rows += rows * s.row_bytes) {
         s.ring = di_kv_window_row(kv, slot, i, 0);
         n += list_part(&s, p->spans + n);
     }
-    s = (struct part){NULL, s.rows, first_row(at, raw), at, DI_TAIL_ROWS, tail_row_bytes(l), to_ring};
+    s = (struct part){.rows = s.rows,
+                      .first = first_row(at, raw),
+                      .at = at,
+                      .ring_rows = DI_TAIL_ROWS,
+                      .row_bytes = tail_row_bytes(l),
+                      .to_ring = to_ring};
     for (int i = 0; i < l->n_tails; i++, s.rows += raw * s.row_bytes) {
         s.ring = (uint8_t DI_DEVICE *)di_kv_tail_row(kv, slot, i, 0);
         n += list_part(&s, p->spans + n);

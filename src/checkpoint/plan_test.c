@@ -66,7 +66,15 @@ static void full_size(void **state)
     (void)state;
     struct di_config c;
     struct di_plan p;
-    struct di_plan_params params = {1048576, 1, true, true, true, true, DI_PLAN_UNKNOWN, DI_PLAN_UNKNOWN, DI_PLAN_UNKNOWN};
+    struct di_plan_params params = {.context = 1048576,
+                                    .batch = 1,
+                                    .draft = true,
+                                    .vision = true,
+                                    .load_draft = true,
+                                    .load_vision = true,
+                                    .packed_bytes = DI_PLAN_UNKNOWN,
+                                    .activation_bytes = DI_PLAN_UNKNOWN,
+                                    .scratch_bytes = DI_PLAN_UNKNOWN};
     load("tests/data/full_size", &c);
     assert_int_equal(di_plan_make(&c, &params, &p, NULL), DI_OK);
     assert_int_equal(p.block_bytes, 56960);
@@ -94,7 +102,15 @@ static void told_figures(void **state)
     (void)state;
     struct di_config c;
     struct di_plan p;
-    struct di_plan_params params = {65, 3, false, true, false, false, 0, 1000, 2000};
+    struct di_plan_params params = {.context = 65,
+                                    .batch = 3,
+                                    .draft = false,
+                                    .vision = true,
+                                    .load_draft = false,
+                                    .load_vision = false,
+                                    .packed_bytes = 0,
+                                    .activation_bytes = 1000,
+                                    .scratch_bytes = 2000};
     load("models/nano", &c);
     assert_int_equal(di_plan_make(&c, &params, &p, NULL), DI_OK);
     assert_int_equal(p.unknown, 0);

@@ -57,8 +57,19 @@ static void mix_pass(struct bench *b, struct step *s, int turn)
 {
     static const float base[24], scale[3] = {1, 1, 1};
     float *out = (float *)b->y.p, *fn = (float *)b->weights.p + (size_t)(turn % MIX_COPIES) * MIX_WEIGHTS;
-    b->be->ops->hc_mix(
-        b->be, &(struct di_op_hc_mix){s->m, 4, HIDDEN, 20, 1e-6f, 1e-20f, b->x.p, fn, base, scale, out, out + 4 * MAX_M, out + 8 * MAX_M});
+    b->be->ops->hc_mix(b->be, &(struct di_op_hc_mix){.m = s->m,
+                                                     .streams = 4,
+                                                     .d = HIDDEN,
+                                                     .iters = 20,
+                                                     .eps = 1e-6f,
+                                                     .norm_eps = 1e-20f,
+                                                     .x = b->x.p,
+                                                     .fn = fn,
+                                                     .base = base,
+                                                     .scale = scale,
+                                                     .pre = out,
+                                                     .post = out + 4 * MAX_M,
+                                                     .comb = out + 8 * MAX_M});
 }
 
 static void attention_pass(struct bench *b, struct step *s, int turn)
@@ -72,16 +83,45 @@ static void attention_pass(struct bench *b, struct step *s, int turn)
         for (int k = 0; k < s->count[i]; k++)
             sel[i * s->count[i] + k] = at + k * stride;
     }
-    b->be->ops->attention(b->be, &(struct di_op_attention){s->m, HEADS, HEAD_DIM, 128, 0, 0, 0.0442f, &s->rows, &b->kv, b->ring.p, sel,
-                                                           s->count, KEYS - 128, b->x.p, sink, b->y.p});
+    b->be->ops->attention(b->be, &(struct di_op_attention){.m = s->m,
+                                                           .heads = HEADS,
+                                                           .d = HEAD_DIM,
+                                                           .window = 128,
+                                                           .layer = 0,
+                                                           .src = 0,
+                                                           .scale = 0.0442f,
+                                                           .rows = &s->rows,
+                                                           .kv = &b->kv,
+                                                           .window_new = b->ring.p,
+                                                           .sel = sel,
+                                                           .sel_n = s->count,
+                                                           .sel_ld = KEYS - 128,
+                                                           .q = b->x.p,
+                                                           .sink = sink,
+                                                           .o = b->y.p});
 }
 
 static void select_with(struct bench *b, struct step *s, enum di_candidates mode)
 {
     int32_t *sel = (int32_t *)b->lists.p, *cand = sel + MAX_M * 512;
-    b->be->ops->index_select(b->be, &(struct di_op_index_select){s->m, INDEX_HEADS, INDEX_DIM, 512, 0, &s->rows, &b->kv, b->x.p,
-                                                                 (float *)b->x.p + INDEX_HEADS * INDEX_DIM * MAX_M, sel, s->count, mode,
-                                                                 2048, 8, cand, b->cand_n, NULL, 0});
+    b->be->ops->index_select(b->be, &(struct di_op_index_select){.m = s->m,
+                                                                 .heads = INDEX_HEADS,
+                                                                 .d = INDEX_DIM,
+                                                                 .topk = 512,
+                                                                 .src = 0,
+                                                                 .rows = &s->rows,
+                                                                 .kv = &b->kv,
+                                                                 .q = b->x.p,
+                                                                 .w = (float *)b->x.p + INDEX_HEADS * INDEX_DIM * MAX_M,
+                                                                 .sel = sel,
+                                                                 .sel_n = s->count,
+                                                                 .mode = mode,
+                                                                 .cand_blocks = 2048,
+                                                                 .cand_block_size = 8,
+                                                                 .cand = cand,
+                                                                 .cand_n = b->cand_n,
+                                                                 .scores = NULL,
+                                                                 .scores_ld = 0});
 }
 static void select_pass(struct bench *b, struct step *s, int turn)
 {

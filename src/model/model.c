@@ -3,7 +3,8 @@
 
 static struct di_backend_params backend_params(const struct di_config *c, const struct di_model_params *p)
 {
-    return (struct di_backend_params){c, p->numerics, p->max_rows, p->max_context, p->threads, p->isa};
+    return (struct di_backend_params){
+        .config = c, .numerics = p->numerics, .max_rows = p->max_rows, .max_context = p->max_context, .threads = p->threads, .isa = p->isa};
 }
 
 static di_status create_backend(const struct di_model_params *params, const struct di_backend_params *p, struct di_backend **out,

@@ -114,7 +114,14 @@ static int bound_socket(int *port)
 /* Not with failing memory: false if there is none. */
 static bool open_service(struct service *s)
 {
-    struct di_http_events events = {on_head, on_body, on_request, on_gone, on_refused, on_done, on_tick, s};
+    struct di_http_events events = {.on_head = on_head,
+                                    .on_body = on_body,
+                                    .on_request = on_request,
+                                    .on_gone = on_gone,
+                                    .on_refused = on_refused,
+                                    .on_done = on_done,
+                                    .on_tick = on_tick,
+                                    .ctx = s};
     di_error err;
     *s = (struct service){.base = event_base_new()};
     assert_non_null(s->base);

@@ -235,8 +235,14 @@ out:
 static di_status open_loop(struct di_server *s, di_error *err)
 {
     di_status status = DI_OK;
-    struct di_http_events events = {
-        di_server_on_head, di_server_on_body, di_server_on_request, di_server_on_gone, di_server_on_refused, di_server_on_done, on_tick, s};
+    struct di_http_events events = {.on_head = di_server_on_head,
+                                    .on_body = di_server_on_body,
+                                    .on_request = di_server_on_request,
+                                    .on_gone = di_server_on_gone,
+                                    .on_refused = di_server_on_refused,
+                                    .on_done = di_server_on_done,
+                                    .on_tick = on_tick,
+                                    .ctx = s};
     sigset_t signals;
     sigemptyset(&signals);
     sigaddset(&signals, SIGTERM);

@@ -125,7 +125,7 @@ static void test_forms_are_equal(void **state)
             w = 3000 + random_u32(&seed) % 9000, h = 1 + round % 3;
         if (round % 13 == 0)
             h = 3000 + random_u32(&seed) % 9000, w = 1 + round % 3;
-        struct di_placement at = {fw + 3, fh + 2, fw, fh, round % 4, round % 3};
+        struct di_placement at = {.width = fw + 3, .height = fh + 2, .fit_width = fw, .fit_height = fh, .x = round % 4, .y = round % 3};
         uint8_t *rgb = di_malloc((size_t)(w * h) * 3 + 16);
         for (int64_t i = 0; i < w * h * 3; i++) /* extremes: sums overshoot and are clamped */
             rgb[i] = round % 2 ? (uint8_t)random_u32(&seed) : random_u32(&seed) % 2 ? 255 : 0;
@@ -147,7 +147,7 @@ static void test_constant_stays_constant(void **state)
 {
     (void)state;
     uint8_t rgb[31 * 17 * 3 + 16];
-    struct di_placement at = {100, 8, 100, 8, 0, 0};
+    struct di_placement at = {.width = 100, .height = 8, .fit_width = 100, .fit_height = 8, .x = 0, .y = 0};
     memset(rgb, 200, sizeof rgb);
     uint8_t *got = fit(NULL, rgb, 31, 17, &at);
     for (int i = 0; i < 100 * 8 * 3; i++)

@@ -127,7 +127,7 @@ static void linear_block(const struct linear_job *j, const struct di_linear_scra
     for (int u = first; u < last; u++, t.unit += unit_bytes) {
         int cols = per_group - u * DI_UNIT < DI_UNIT ? per_group - u * DI_UNIT : DI_UNIT;
         j->kern->tile(&t);
-        j->kern->store(&(struct di_tile_store){rows, cols, t.c, y, j->d->out_f32});
+        j->kern->store(&(struct di_tile_store){.rows = rows, .cols = cols, .c = t.c, .y = y, .raw = j->d->out_f32});
         for (int r = 0; r < rows; r++)
             y[r] += cols;
     }
@@ -165,6 +165,8 @@ static void linear(struct di_backend *be, const struct di_op_linear *d)
 }
 
 /* ---------------------------------------------------------------- router */
+
+#define ROUTER_SCORE_COST 200 /* of one score, its exponential, logarithm, root and place, in multiply-adds */
 
 struct router_job {
     const struct di_op_router *d;
@@ -233,7 +235,7 @@ static void router(struct di_backend *be, const struct di_op_router *d)
     struct di_cpu *cpu = di_cpu_of(be);
     struct router_job j = {d, (float *)cpu->shared};
     linear(be, &(struct di_op_linear){.m = d->m, .w = d->w, .x = d->x, .y = j.logits, .out_f32 = true});
-    di_linear_run(cpu, (int64_t)d->m * d->experts * 200, router_part, &j);
+    di_linear_run(cpu, (int64_t)d->m * d->experts * ROUTER_SCORE_COST, router_part, &j);
 }
 
 void di_cpu_linear_ops(struct di_ops *ops, enum di_cpu_isa isa)

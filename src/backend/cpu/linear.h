@@ -27,10 +27,11 @@
 #define DI_UNROLL _Pragma("GCC unroll 16")
 #endif
 
-#define DI_UNIT 32           /* output rows of a packed unit */
-#define DI_TILE_ROWS 256     /* most activation rows that share one decoding of a unit */
-#define DI_PANEL_BYTES 16384 /* decoded weights that wait in the L1 cache */
-#define DI_RELATIVE_MAX 117  /* e4m3's smallest value 2^-9 times 2^-117 is still a normal bf16 */
+#define DI_UNIT 32            /* output rows of a packed unit */
+#define DI_TILE_ROWS 256      /* most activation rows that share one decoding of a unit */
+#define DI_LEAST_TILE_ROWS 96 /* the fewest of a kernel */
+#define DI_PANEL_BYTES 16384  /* decoded weights that wait in the L1 cache */
+#define DI_RELATIVE_MAX 117   /* e4m3's smallest value 2^-9 times 2^-117 is still a normal bf16 */
 
 /* c[rows][DI_UNIT] = x times one unit, over all of k. */
 struct di_tile {
@@ -67,7 +68,7 @@ struct di_tile_add {
 struct di_kernel {
     int lanes;
     bool relative;
-    int tile_rows;                       /* of a tile() call at most */
+    int tile_rows;                       /* of a tile() call at most; at least DI_LEAST_TILE_ROWS */
     size_t row_bytes;                    /* packed activation bytes per row and k; rows may be rounded up to tile_rows */
     void (*enter)(void), (*leave)(void); /* around the calls of tile() on a thread, or NULL */
     void (*pack_x)(const float *const *rows, int n_rows, int k, void *dst);

@@ -270,14 +270,14 @@ static void block_pack_x(const float *const *rows, int n_rows, int k, void *dst)
     }
 }
 
-#define DEFINE_KERNEL(name)                                   \
-    const struct di_kernel name = {.lanes = LANES,            \
-                                   .tile_rows = 96,           \
-                                   .row_bytes = 4 / STEP,     \
-                                   .pack_x = block_pack_x,    \
-                                   .tile = block_tile,        \
-                                   .store = epilogue_store,   \
-                                   .swiglu = epilogue_swiglu, \
+#define DEFINE_KERNEL(name)                                         \
+    const struct di_kernel name = {.lanes = LANES,                  \
+                                   .tile_rows = DI_LEAST_TILE_ROWS, \
+                                   .row_bytes = 4 / STEP,           \
+                                   .pack_x = block_pack_x,          \
+                                   .tile = block_tile,              \
+                                   .store = epilogue_store,         \
+                                   .swiglu = epilogue_swiglu,       \
                                    .add = epilogue_add}
 
 #endif

@@ -28,10 +28,9 @@ static int slots_of(const struct di_op_moe *d, int m)
     return m * (d->k + 1);
 }
 
-/* 96: the smallest tile_rows. */
 static int64_t max_parts(int64_t experts, int64_t slots)
 {
-    return (experts < slots ? experts : slots) + slots / 96 + 1;
+    return (experts < slots ? experts : slots) + slots / DI_LEAST_TILE_ROWS + 1;
 }
 
 size_t di_linear_moe_scratch(const struct di_backend_params *p)
@@ -126,8 +125,13 @@ static void up_units(const struct moe_job *j, const struct di_linear_scratch *s,
                                             .c = s->c[i],
                                             .unit = (const uint8_t *)w[i]->packed + (size_t)u * bytes});
         }
-        j->kern->swiglu(
-            &(struct di_tile_swiglu){p->rows, d->limit, j->cpu->be.params.numerics.q_linear, s->c[0], s->c[1], shared ? NULL : weight, h});
+        j->kern->swiglu(&(struct di_tile_swiglu){.rows = p->rows,
+                                                 .limit = d->limit,
+                                                 .q8 = j->cpu->be.params.numerics.q_linear,
+                                                 .g = s->c[0],
+                                                 .u = s->c[1],
+                                                 .weight = shared ? NULL : weight,
+                                                 .h = h});
         for (int r = 0; r < p->rows; r++)
             h[r] += DI_UNIT;
     }
@@ -149,7 +153,7 @@ static void down_units(const struct moe_job *j, const struct di_linear_scratch *
     for (int u = first; u < last; u++, t.unit += bytes) {
         int cols = d->d - u * DI_UNIT < DI_UNIT ? d->d - u * DI_UNIT : DI_UNIT;
         j->kern->tile(&t);
-        j->kern->add(&(struct di_tile_add){p->rows, cols, t.c, y, p->e == d->shared});
+        j->kern->add(&(struct di_tile_add){.rows = p->rows, .cols = cols, .c = t.c, .y = y, .last = p->e == d->shared});
         for (int r = 0; r < p->rows; r++)
             y[r] += cols;
     }

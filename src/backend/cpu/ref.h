@@ -30,7 +30,7 @@ void ref_rmsnorm_row(const struct di_backend *be, const float *x, int n, float e
 void ref_rope_row(const struct di_backend *be, float *x, int d, int half, const float *cos, const float *sin, bool inverse);
 /* Row n of a weight as fp32 [k]. */
 void ref_weight_row(const struct di_weight *w, int n, float *out);
-/* y[i*ldy + n] = x[i*ldx + ..] . w[n], fp32, for m rows; uses the instance's scratch. */
+/* y[i*ldy + n] = x[i*ldx + ..] . w[n], fp32, for m rows; uses the first ref_matmul_floats(k) of the instance's scratch. */
 struct ref_matmul {
     int m;
     const struct di_weight *w;
@@ -40,6 +40,11 @@ struct ref_matmul {
     size_t ldy;
 };
 void ref_matmul(struct di_backend *be, const struct ref_matmul *a);
+#define REF_COLUMNS 64 /* rows of x that are multiplied together: independent sums, which the compiler can vectorise */
+static inline size_t ref_matmul_floats(size_t k)
+{
+    return k * (1 + REF_COLUMNS); /* a row of w, and x transposed */
+}
 
 void ref_embed(struct di_backend *be, const struct di_op_embed *d);
 void ref_rmsnorm(struct di_backend *be, const struct di_op_rmsnorm *d);

@@ -190,22 +190,20 @@ void ref_weight_row(const struct di_weight *w, int n, float *out)
     }
 }
 
-#define COLUMNS 64 /* rows of x that are multiplied together: independent sums, which the compiler can vectorise */
-
 void ref_matmul(struct di_backend *be, const struct ref_matmul *a)
 {
     size_t k = (size_t)a->w->k;
-    float *row = (float *)di_cpu_of(be)->shared; /* [k], then x transposed [k][COLUMNS] */
+    float *row = (float *)di_cpu_of(be)->shared; /* [k], then x transposed [k][REF_COLUMNS] */
     float *xt = row + k;
     int per_group = a->w->n / a->w->groups;
-    for (int i0 = 0; i0 < a->m; i0 += COLUMNS) {
-        int count = a->m - i0 < COLUMNS ? a->m - i0 : COLUMNS;
+    for (int i0 = 0; i0 < a->m; i0 += REF_COLUMNS) {
+        int count = a->m - i0 < REF_COLUMNS ? a->m - i0 : REF_COLUMNS;
         for (int g = 0; g < a->w->groups; g++) {
             for (size_t c = 0; c < k; c++)
                 for (int i = 0; i < count; i++)
                     xt[c * (size_t)count + (size_t)i] = a->x[(size_t)(i0 + i) * a->ldx + (size_t)g * k + c];
             for (int n = g * per_group; n < (g + 1) * per_group; n++) {
-                double acc[COLUMNS] = {0};
+                double acc[REF_COLUMNS] = {0};
                 ref_weight_row(a->w, n, row);
                 for (size_t c = 0; c < k; c++)
                     for (int i = 0; i < count; i++)
@@ -220,7 +218,8 @@ void ref_matmul(struct di_backend *be, const struct ref_matmul *a)
 void ref_linear(struct di_backend *be, const struct di_op_linear *d)
 {
     size_t n = (size_t)d->w->n;
-    ref_matmul(be, &(struct ref_matmul){d->m, d->w, d->x, (size_t)d->w->k * (size_t)d->w->groups, d->y, n});
+    ref_matmul(be,
+               &(struct ref_matmul){.m = d->m, .w = d->w, .x = d->x, .ldx = (size_t)d->w->k * (size_t)d->w->groups, .y = d->y, .ldy = n});
     if (d->out_f32)
         return;
     float *y = d->y;

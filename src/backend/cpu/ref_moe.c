@@ -9,8 +9,8 @@ static float router_score(float l)
 
 void ref_router(struct di_backend *be, const struct di_op_router *d)
 {
-    float *s = (float *)di_cpu_of(be)->shared + (size_t)d->d * 65; /* behind the scratch of ref_matmul */
-    ref_matmul(be, &(struct ref_matmul){d->m, d->w, d->x, (size_t)d->d, s, (size_t)d->experts});
+    float *s = (float *)di_cpu_of(be)->shared + ref_matmul_floats((size_t)d->d);
+    ref_matmul(be, &(struct ref_matmul){.m = d->m, .w = d->w, .x = d->x, .ldx = (size_t)d->d, .y = s, .ldy = (size_t)d->experts});
     for (int i = 0; i < d->m; i++, s += d->experts) {
         enum di_row_kind kind = d->kind ? d->kind[i] : DI_ROW_TEXT;
         const float *bias = kind == DI_ROW_IMAGE ? d->bias_vl : d->bias;
@@ -50,10 +50,11 @@ static void expert(struct di_backend *be, const struct di_op_moe *d, const struc
                    float *y)
 {
     size_t f = (size_t)d->f, n = (size_t)m * f;
-    float *g = (float *)di_cpu_of(be)->shared + (size_t)(d->d > d->f ? d->d : d->f) * 65 + 2 * (size_t)be->params.max_rows * (size_t)d->d;
+    float *g = (float *)di_cpu_of(be)->shared + ref_matmul_floats((size_t)(d->d > d->f ? d->d : d->f)) +
+               2 * (size_t)be->params.max_rows * (size_t)d->d;
     float *u = g + (size_t)be->params.max_rows * f;
-    ref_matmul(be, &(struct ref_matmul){m, &e->w1, x, (size_t)d->d, g, f});
-    ref_matmul(be, &(struct ref_matmul){m, &e->w3, x, (size_t)d->d, u, f});
+    ref_matmul(be, &(struct ref_matmul){.m = m, .w = &e->w1, .x = x, .ldx = (size_t)d->d, .y = g, .ldy = f});
+    ref_matmul(be, &(struct ref_matmul){.m = m, .w = &e->w3, .x = x, .ldx = (size_t)d->d, .y = u, .ldy = f});
     for (size_t i = 0; i < n; i++) {
         float gate = fminf(ref_b(be, g[i]), d->limit), up = ref_b(be, u[i]);
         up = fminf(fmaxf(up, -d->limit), d->limit);
@@ -62,7 +63,7 @@ static void expert(struct di_backend *be, const struct di_op_moe *d, const struc
     }
     if (be->params.numerics.q_linear)
         di_q8_round(g, n, g);
-    ref_matmul(be, &(struct ref_matmul){m, &e->w2, g, f, y, (size_t)d->d});
+    ref_matmul(be, &(struct ref_matmul){.m = m, .w = &e->w2, .x = g, .ldx = f, .y = y, .ldy = (size_t)d->d});
     for (size_t i = 0; i < (size_t)m * (size_t)d->d; i++)
         y[i] = ref_b(be, y[i]);
 }
@@ -71,7 +72,8 @@ void ref_moe(struct di_backend *be, const struct di_op_moe *d)
 {
     /* Ids of a row ascend, so walking the experts upward adds every row's slots in slot order. */
     size_t width = (size_t)d->d;
-    float *xs = (float *)di_cpu_of(be)->shared + (size_t)(d->d > d->f ? d->d : d->f) * 65, *ys = xs + (size_t)be->params.max_rows * width;
+    float *xs = (float *)di_cpu_of(be)->shared + ref_matmul_floats((size_t)(d->d > d->f ? d->d : d->f)),
+          *ys = xs + (size_t)be->params.max_rows * width;
     float *weight = ys + (size_t)be->params.max_rows * (width + 2 * (size_t)d->f), *y = d->y;
     int32_t *row = (int32_t *)(weight + be->params.max_rows), last = 0;
     memset(y, 0, (size_t)d->m * width * sizeof *y);

@@ -70,10 +70,10 @@ struct di_cpu_scratch di_cpu_ref_scratch(const struct di_backend_params *p)
         (size_t)(c->engram_max_ngram_size > 1 ? c->engram_max_ngram_size - 1 : 0) * (size_t)c->engram_n_heads * (size_t)c->engram_head_dim;
     size_t taps = (size_t)c->n_dspark_targets * d;
     size_t k = max2(max2(d, engram), max2(taps, max2(heads * hd / groups, groups * (size_t)c->o_lora_rank)));
-    size_t n = 65 * max2(k, max2(f, (size_t)c->q_lora_rank));                                                /* ref_matmul */
-    n = max2(n, 65 * d + m * (size_t)max2((size_t)c->n_routed_experts, (size_t)c->dspark_n_routed_experts)); /* ref_router */
-    n = max2(n, 65 * max2(d, f) + 2 * m * (d + f) + 2 * m);              /* ref_moe: weights and rows of one expert: at most m */
-    n = max2(n, 4 * (size_t)p->max_context + (size_t)c->index_head_dim); /* ref_index_select */
-    n = max2(n, most * hd + most);                                       /* ref_attention */
+    size_t n = ref_matmul_floats(max2(k, max2(f, (size_t)c->q_lora_rank)));                                                /* ref_matmul */
+    n = max2(n, ref_matmul_floats(d) + m * (size_t)max2((size_t)c->n_routed_experts, (size_t)c->dspark_n_routed_experts)); /* ref_router */
+    n = max2(n, ref_matmul_floats(max2(d, f)) + 2 * m * (d + f) + 2 * m); /* ref_moe: weights and rows of one expert: at most m */
+    n = max2(n, 4 * (size_t)p->max_context + (size_t)c->index_head_dim);  /* ref_index_select */
+    n = max2(n, most * hd + most);                                        /* ref_attention */
     return (struct di_cpu_scratch){max2(n * sizeof(float), di_law_bytes((size_t)c->vocab_size)), 0};
 }

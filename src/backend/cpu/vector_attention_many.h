@@ -137,7 +137,7 @@ static void output_channels(const struct att_job *job, const struct att_row *r, 
     for (int from = 0; from < r->count; from += ATT_KEYS) {
         int n = r->count - from < ATT_KEYS ? r->count - from : ATT_KEYS;
         decode_tile(r, d->d, b, from, n, tile->k);
-        struct att_output out = {NULL, tile->k, NULL, r->lanes, ATT_CHAN, ATT_CHAN, n, from == 0};
+        struct att_output out = {.v = tile->k, .ldp = r->lanes, .ldv = ATT_CHAN, .ldo = ATT_CHAN, .n = n, .first = from == 0};
         for (int h = 0; h < heads; h += 4) {
             out.p = r->s + (int64_t)from * r->lanes + h;
             out.o = tile->o + h * ATT_CHAN;

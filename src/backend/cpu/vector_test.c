@@ -188,15 +188,18 @@ static void test_norm_and_embed(void **state)
             float *x = alloc(4 * n);
             uint8_t *w = bf16_weights((size_t)d * 64, 1);
             fill_bf16(x, n, c % 2 ? 1e-12f : 8);
-            FOR_ALL(float, y, NOTHING, 4 * n, be->ops->rmsnorm(be, &(struct di_op_rmsnorm){m, d, 1e-20f, x, w, y}),
+            FOR_ALL(float, y, NOTHING, 4 * n,
+                    be->ops->rmsnorm(be, &(struct di_op_rmsnorm){.m = m, .d = d, .eps = 1e-20f, .x = x, .w = w, .y = y}),
                     near_bf16("rmsnorm", ref, y, n, 1, 0));
-            FOR_ALL(float, y, x, 4 * n, be->ops->rmsnorm(be, &(struct di_op_rmsnorm){m, d, 1e-20f, y, w, y}),
+            FOR_ALL(float, y, x, 4 * n,
+                    be->ops->rmsnorm(be, &(struct di_op_rmsnorm){.m = m, .d = d, .eps = 1e-20f, .x = y, .w = w, .y = y}),
                     near_bf16("in place", ref, y, n, 1, 0));
             int32_t ids[MAX_ROWS];
             for (int i = 0; i < m; i++)
                 ids[i] = rnd() % 8 ? (int32_t)(rnd() % 64) : -1;
             float pre[MAX_ROWS * 4];
-            FOR_ALL(float, y, NOTHING, 16 * n, be->ops->embed(be, &(struct di_op_embed){m, 4, d, ids, w, y, pre}),
+            FOR_ALL(float, y, NOTHING, 16 * n,
+                    be->ops->embed(be, &(struct di_op_embed){.m = m, .streams = 4, .d = d, .ids = ids, .table = w, .x = y, .pre = pre}),
                     same("embed", ref, y, 16 * n));
             for (int i = 0; i < 4 * m; i++)
                 assert_true(pre[i] == (i % 4 == 0));
@@ -238,11 +241,18 @@ static void test_rope(void **state)
             fill_bf16(x, n, 3);
             fill(cosine, a, 1);
             fill(sine, a, 1);
-            FOR_ALL(float, y, x, 4 * n, be->ops->rope(be, &(struct di_op_rope){m, heads, d, half, inverse, y, cosine, sine}),
-                    same("rope", ref, y, 4 * n));
+            FOR_ALL(
+                float, y, x, 4 * n,
+                be->ops->rope(be,
+                              &(struct di_op_rope){
+                                  .m = m, .heads = heads, .d = d, .half = half, .inverse = inverse, .x = y, .cos = cosine, .sin = sine}),
+                same("rope", ref, y, 4 * n));
             if (d <= 128)
-                FOR_ALL(float, y, x, 4 * n, be->ops->index_query(be, &(struct di_op_index_query){m, heads, d, half, y, cosine, sine}),
-                        same("index_query", ref, y, 4 * n));
+                FOR_ALL(
+                    float, y, x, 4 * n,
+                    be->ops->index_query(
+                        be, &(struct di_op_index_query){.m = m, .heads = heads, .d = d, .half = half, .q = y, .cos = cosine, .sin = sine}),
+                    same("index_query", ref, y, 4 * n));
             di_free_aligned(x);
             di_free_aligned(cosine);
             di_free_aligned(sine);
@@ -266,21 +276,29 @@ static void test_streams(void **state)
             fill_bf16(o, n, 4);
             fill(post, rows * 8, 2);
             fill(comb, rows * 64, 1);
-            FOR_ALL(float, y, x, 4 * n * 8, be->ops->hc_expand(be, &(struct di_op_hc_expand){m, s, d, y, post, comb, o}),
-                    same("hc_expand", ref, y, 4 * n * 8));
-            FOR_ALL(float, y, NOTHING, 4 * n, be->ops->hc_norm(be, &(struct di_op_hc_norm){m, s, d, 1e-20f, x, post, w, y}),
+            FOR_ALL(
+                float, y, x, 4 * n * 8,
+                be->ops->hc_expand(be, &(struct di_op_hc_expand){.m = m, .streams = s, .d = d, .x = y, .post = post, .comb = comb, .o = o}),
+                same("hc_expand", ref, y, 4 * n * 8));
+            FOR_ALL(float, y, NOTHING, 4 * n,
+                    be->ops->hc_norm(
+                        be, &(struct di_op_hc_norm){.m = m, .streams = s, .d = d, .eps = 1e-20f, .x = x, .pre = post, .w = w, .y = y}),
                     near_bf16("hc_norm", ref, y, n, 1, 0));
-            FOR_ALL(float, y, NOTHING, 12 * n, be->ops->hc_mean(be, &(struct di_op_hc_mean){m, s, d, x, y + d, 3 * d, NULL}),
-                    same("hc_mean", ref, y, 12 * n));
+            FOR_ALL(
+                float, y, NOTHING, 12 * n,
+                be->ops->hc_mean(be, &(struct di_op_hc_mean){.m = m, .streams = s, .d = d, .x = x, .y = y + d, .ld = 3 * d, .to = NULL}),
+                same("hc_mean", ref, y, 12 * n));
             int32_t back[MAX_ROWS]; /* the rows in reverse, some of them nowhere */
             for (int i = 0; i < m; i++)
                 back[i] = i % 5 == 3 ? -1 : m - 1 - i;
-            FOR_ALL(float, y, NOTHING, 4 * n, be->ops->hc_mean(be, &(struct di_op_hc_mean){m, s, d, x, y, d, back}),
+            FOR_ALL(float, y, NOTHING, 4 * n,
+                    be->ops->hc_mean(be, &(struct di_op_hc_mean){.m = m, .streams = s, .d = d, .x = x, .y = y, .ld = d, .to = back}),
                     same("hc_mean to places", ref, y, 4 * n));
-            FOR_ALL(float, y, NOTHING, 4 * n, be->ops->gather(be, &(struct di_op_gather){m, d, back, x, y}), {
-                for (int i = 0; i < m * d; i++)
-                    assert_true(y[i] == (back[i / d] < 0 ? 0 : x[back[i / d] * d + i % d]));
-            });
+            FOR_ALL(float, y, NOTHING, 4 * n, be->ops->gather(be, &(struct di_op_gather){.n = m, .width = d, .rows = back, .x = x, .y = y}),
+                    {
+                        for (int i = 0; i < m * d; i++)
+                            assert_true(y[i] == (back[i / d] < 0 ? 0 : x[back[i / d] * d + i % d]));
+                    });
             di_free_aligned(x);
             di_free_aligned(o);
             di_free_aligned(post);
@@ -294,7 +312,19 @@ static void test_streams(void **state)
 static void mix(struct di_backend *be, int m, int d, const float *x, const float *fn, const float *base, float eps, float *out)
 {
     static const float scale[3] = {0.5f, 0.7f, 0.9f};
-    be->ops->hc_mix(be, &(struct di_op_hc_mix){m, 4, d, 20, eps, 1e-20f, x, fn, base, scale, out, out + 4 * m, out + 8 * m});
+    be->ops->hc_mix(be, &(struct di_op_hc_mix){.m = m,
+                                               .streams = 4,
+                                               .d = d,
+                                               .iters = 20,
+                                               .eps = eps,
+                                               .norm_eps = 1e-20f,
+                                               .x = x,
+                                               .fn = fn,
+                                               .base = base,
+                                               .scale = scale,
+                                               .pre = out,
+                                               .post = out + 4 * m,
+                                               .comb = out + 8 * m});
 }
 
 static void test_hc_mix(void **state)
@@ -383,7 +413,9 @@ static void test_engram(void **state)
             scale[i] = (uint8_t)(i % 9 ? 100 + rnd() % 50 : rnd() % 240);
         for (int i = 0; i < m * cols; i++)
             idx[i] = rnd() % 8 ? (int64_t)(rnd() % 1000) : -1;
-        FOR_ALL(float, y, NOTHING, 4 * n, be->ops->engram_gather(be, &(struct di_op_engram_gather){m, cols, hd, idx, table, scale, y}),
+        FOR_ALL(float, y, NOTHING, 4 * n,
+                be->ops->engram_gather(
+                    be, &(struct di_op_engram_gather){.m = m, .cols = cols, .hd = hd, .idx = idx, .table = table, .scale = scale, .e = y}),
                 same("engram_gather", ref, y, 4 * n));
         di_free_aligned(table);
         di_free_aligned(scale);
@@ -398,8 +430,12 @@ static void test_engram(void **state)
         fill_bf16(kv, 5 * n, 2);
         fill(qk, 4 * (size_t)d, 1);
         memset(x, 0, 16 * (size_t)d);
-        FOR_ALL(float, y, x, 16 * n, be->ops->engram_gate(be, &(struct di_op_engram_gate){m, 4, d, 1e-20f, y, kv, qk, k % 2 ? kind : NULL}),
-                near_bf16("engram_gate", ref, y, 4 * n, 1, 1e-6f));
+        FOR_ALL(
+            float, y, x, 16 * n,
+            be->ops->engram_gate(be,
+                                 &(struct di_op_engram_gate){
+                                     .m = m, .streams = 4, .d = d, .eps = 1e-20f, .x = y, .kv = kv, .qk = qk, .kind = k % 2 ? kind : NULL}),
+            near_bf16("engram_gate", ref, y, 4 * n, 1, 1e-6f));
         di_free_aligned(x);
         di_free_aligned(kv);
         di_free_aligned(qk);
@@ -527,24 +563,55 @@ static void test_stores(void **state)
                 fill_integers(x, n);
                 size_t row_bytes = (size_t)m * l->window_row_bytes;
                 FOR_ALL(uint8_t, y, NOTHING, row_bytes,
-                        be->ops->window_store(be, &(struct di_op_window_store){m, d, half, 1e-20f, x, wt, cosine, sine, y}),
+                        be->ops->window_store(
+                            be,
+                            &(struct di_op_window_store){
+                                .m = m, .d = d, .half = half, .eps = 1e-20f, .kv = x, .w = wt, .cos = cosine, .sin = sine, .rows = y}),
                         same("window_store", ref, y, row_bytes));
                 FOR_ALL(
                     uint8_t, y, w.kv.blocks, w.blocks_bytes,
                     {
                         struct di_kv kv = w.kv;
                         kv.blocks = y;
-                        be->ops->key_store(be, &(struct di_op_key_store){step.n_closed, di, half < di / 2 ? half : di / 2, step.closed,
-                                                                         &step.rows, &kv, src, 1e-20f, x, wt, cosine, sine});
-                        be->ops->comp_store(
-                            be, &(struct di_op_comp_store){step.n_closed, d, half, step.closed, &step.rows, &kv, src, x, cosine, sine});
+                        be->ops->key_store(be, &(struct di_op_key_store){.n_closed = step.n_closed,
+                                                                         .d = di,
+                                                                         .half = half < di / 2 ? half : di / 2,
+                                                                         .closed = step.closed,
+                                                                         .rows = &step.rows,
+                                                                         .kv = &kv,
+                                                                         .src = src,
+                                                                         .eps = 1e-20f,
+                                                                         .k = x,
+                                                                         .w = wt,
+                                                                         .cos = cosine,
+                                                                         .sin = sine});
+                        be->ops->comp_store(be, &(struct di_op_comp_store){.n_closed = step.n_closed,
+                                                                           .d = d,
+                                                                           .half = half,
+                                                                           .closed = step.closed,
+                                                                           .rows = &step.rows,
+                                                                           .kv = &kv,
+                                                                           .src = src,
+                                                                           .latent = x,
+                                                                           .cos = cosine,
+                                                                           .sin = sine});
                     },
                     same("key_store and comp_store", ref, y, w.blocks_bytes));
                 fill(x, n, 3);
                 fill(gate, n, t % 2 ? 3 : 90);
                 FOR_ALL(float, y, NOTHING, 4 * n,
-                        be->ops->compress(
-                            be, &(struct di_op_compress){step.n_closed, step.closed, &step.rows, &w.kv, src, d, 1e-20f, x, x, gate, wt, y}),
+                        be->ops->compress(be, &(struct di_op_compress){.n_closed = step.n_closed,
+                                                                       .closed = step.closed,
+                                                                       .rows = &step.rows,
+                                                                       .kv = &w.kv,
+                                                                       .src = src,
+                                                                       .d = d,
+                                                                       .eps = 1e-20f,
+                                                                       .kv_act = x,
+                                                                       .kv_f32 = x,
+                                                                       .gate = gate,
+                                                                       .w = wt,
+                                                                       .latent = y}),
                         near_bf16("compress", ref, y, (size_t)(step.n_closed * d), 2, 0));
                 di_free_aligned(x);
                 di_free_aligned(gate);
@@ -603,9 +670,22 @@ static void test_attention(void **state)
                 }
                 step.rows.window_floor = s != 3 && t == 1 ? floor : NULL;
                 step.rows.m = m;
-                struct di_op_attention op = {
-                    m, heads, d,   config.sliding_window, 1, src, 1.0f / sqrtf((float)d), &step.rows, &w.kv, rows, sel, sel_n, topk,
-                    q, sink,  NULL};
+                struct di_op_attention op = {.m = m,
+                                             .heads = heads,
+                                             .d = d,
+                                             .window = config.sliding_window,
+                                             .layer = 1,
+                                             .src = src,
+                                             .scale = 1.0f / sqrtf((float)d),
+                                             .rows = &step.rows,
+                                             .kv = &w.kv,
+                                             .window_new = rows,
+                                             .sel = sel,
+                                             .sel_n = sel_n,
+                                             .sel_ld = topk,
+                                             .q = q,
+                                             .sink = sink,
+                                             .o = NULL};
                 FOR_ALL(
                     float, y, NOTHING, 4 * n,
                     {
@@ -759,7 +839,8 @@ static void select_case(const struct shape *s, size_t t, int src, enum di_candid
     float *q = alloc(4 * n), *wt = alloc(4 * (size_t)(m * heads)), *angle = alloc(4 * (size_t)(m * half));
     fill_bf16(q, n, 2);
     fill(angle, (size_t)(m * half), 1);
-    backends[0]->ops->index_query(backends[0], &(struct di_op_index_query){m, heads, d, half, q, angle, angle});
+    backends[0]->ops->index_query(
+        backends[0], &(struct di_op_index_query){.m = m, .heads = heads, .d = d, .half = half, .q = q, .cos = angle, .sin = angle});
     fill_bf16(wt, (size_t)(m * heads), 1);
     for (int i = 0; ties && i < m * heads; i++)
         wt[i] = i / heads % 2 ? -fabsf(wt[i]) : wt[i]; /* all negative: the zeros win */
@@ -769,8 +850,24 @@ static void select_case(const struct shape *s, size_t t, int src, enum di_candid
         int32_t blocks = (visible + s->cand_size - 1) / s->cand_size;
         lists->cand_n[i] = blocks ? subset(blocks, i % 3 ? s->cand_blocks : 3, lists->cand + i * s->cand_blocks) : 0;
     }
-    struct di_op_index_select op = {m,          heads,        d,    s->topk,        src,          &step.rows,  &w.kv,         q,    wt,
-                                    lists->sel, lists->sel_n, mode, s->cand_blocks, s->cand_size, lists->cand, lists->cand_n, NULL, ld};
+    struct di_op_index_select op = {.m = m,
+                                    .heads = heads,
+                                    .d = d,
+                                    .topk = s->topk,
+                                    .src = src,
+                                    .rows = &step.rows,
+                                    .kv = &w.kv,
+                                    .q = q,
+                                    .w = wt,
+                                    .sel = lists->sel,
+                                    .sel_n = lists->sel_n,
+                                    .mode = mode,
+                                    .cand_blocks = s->cand_blocks,
+                                    .cand_block_size = s->cand_size,
+                                    .cand = lists->cand,
+                                    .cand_n = lists->cand_n,
+                                    .scores = NULL,
+                                    .scores_ld = ld};
     FOR_ALL(
         float, y, NOTHING, bytes,
         {
@@ -829,24 +926,24 @@ static void test_long_select(void **state)
     for (int b = 1; b < n_backends; b++) {
         struct lists *lists = alloc(sizeof *lists);
         float *scores = alloc(4 * (size_t)n);
-        struct di_op_index_select op = {1,
-                                        heads,
-                                        d,
-                                        s.topk,
-                                        src,
-                                        &step.rows,
-                                        &w.kv,
-                                        q,
-                                        wt,
-                                        lists->sel,
-                                        lists->sel_n,
-                                        DI_CAND_PRODUCE,
-                                        s.cand_blocks,
-                                        s.cand_size,
-                                        lists->cand,
-                                        lists->cand_n,
-                                        scores,
-                                        n};
+        struct di_op_index_select op = {.m = 1,
+                                        .heads = heads,
+                                        .d = d,
+                                        .topk = s.topk,
+                                        .src = src,
+                                        .rows = &step.rows,
+                                        .kv = &w.kv,
+                                        .q = q,
+                                        .w = wt,
+                                        .sel = lists->sel,
+                                        .sel_n = lists->sel_n,
+                                        .mode = DI_CAND_PRODUCE,
+                                        .cand_blocks = s.cand_blocks,
+                                        .cand_block_size = s.cand_size,
+                                        .cand = lists->cand,
+                                        .cand_n = lists->cand_n,
+                                        .scores = scores,
+                                        .scores_ld = n};
         backends[b]->ops->index_select(backends[b], &op);
         check_lists(&op, lists);
         if (!first)
