@@ -131,6 +131,15 @@ struct product {
     uint32_t *heads, *chain;
     size_t count, cap, cap_live, cap_chain, mask;
     bdd_id formula; /* that `live` is about */
+    uint8_t *loops; /* 1 + enum loops; 0 unknown */
+    size_t cap_loops;
+};
+
+/* Which characters leave a state as it is. */
+enum loops {
+    LOOPS_NOT,
+    LOOPS_CONTENT, /* all that a string of JSON may hold unescaped */
+    LOOPS_ANY      /* all */
 };
 
 struct edge {                                               /* from an object and a key, or an array and a position, to its value */
@@ -202,9 +211,13 @@ struct di_grammar {
     unsigned assuming; /* satisfiability that rests on a guess */
 
     bool outcome[4096]; /* of the value that ended last */
-    bool strip;         /* a mask is computed: nothing is captured */
-    bool verify;        /* the last step depends on what was not captured */
-    const char *over;   /* the limit that was exceeded */
+    struct {            /* what was answered last about free names of an object */
+        uint32_t parent, item;
+        bool viable;
+    } free;
+    bool strip;       /* a mask is computed: nothing is captured */
+    bool verify;      /* the last step depends on what was not captured */
+    const char *over; /* the limit that was exceeded */
     bool out_of_memory;
 
     struct mask_cache *cache;
@@ -258,6 +271,9 @@ void product_destroy(struct product *p);
 uint32_t product_step(struct di_grammar *g, struct product *p, uint32_t state, unsigned byte);
 /* Components that accept, as bits or as booleans. */
 uint64_t product_matches(const struct di_grammar *g, const struct product *p, uint32_t state);
+enum loops product_loops(struct di_grammar *g, struct product *p, uint32_t state);
+/* The same for anything with steps between numbers. */
+enum loops find_loops(uint32_t state, uint32_t (*step)(void *ctx, uint32_t state, unsigned byte), void *ctx);
 /* An accepted state can be reached; what was found is kept for one `formula` at a time. */
 bool product_live(struct di_grammar *g, struct product *p, uint32_t state, bdd_id formula,
                   bool (*accept)(struct di_grammar *g, struct product *p, uint32_t state, void *ctx), void *ctx);
@@ -275,9 +291,6 @@ state_id json_start(struct di_grammar *g, uint32_t schema);
 state_id json_step(struct di_grammar *g, state_id s, unsigned byte);
 bool json_accepts(struct di_grammar *g, state_id s);
 bool json_has_name(const struct di_grammar *g, const struct node *object, uint32_t name);
-/* Of a node of a key that is no state yet: go on with a byte; may every name come? */
-void json_narrow(struct di_grammar *g, struct node *key, unsigned byte);
-bool json_takes_any_key(struct di_grammar *g, const struct node *key);
 /* Bytes to the end of the value behind a key. */
 size_t json_key_distance(struct di_grammar *g, const struct node *key);
 

@@ -394,7 +394,13 @@ static bool free_viable(struct di_grammar *g, const struct node *o, uint32_t sta
 static bool key_viable(struct di_grammar *g, const struct node *k)
 {
     const struct node o = g->nodes[k->parent];
-    if (free_viable(g, &o, k->f[F_ITEM]))
+    if (g->free.parent != k->parent || g->free.item != k->f[F_ITEM]) { /* asked for each byte of a walk, with few answers */
+        bool viable = free_viable(g, &o, k->f[F_ITEM]);
+        g->free.parent = k->parent;
+        g->free.item = k->f[F_ITEM];
+        g->free.viable = viable;
+    }
+    if (g->free.viable)
         return true;
     for (uint32_t i = k->f[F_LOW]; i < k->f[F_HIGH]; i++)
         if (name_viable(g, &o, i))
@@ -489,17 +495,6 @@ static state_id end_key(struct di_grammar *g, state_id s, unsigned byte)
         o.f[F_CAPTURE] = text_add(g, k.f[F_CAPTURE], byte);
     o.chain = 0;
     return gr_node(g, &o);
-}
-
-void json_narrow(struct di_grammar *g, struct node *key, unsigned byte)
-{
-    narrow(g->typed[g->nodes[key->parent].f[F_SITE]], key, byte);
-}
-
-bool json_takes_any_key(struct di_grammar *g, const struct node *key)
-{
-    const struct node o = g->nodes[key->parent];
-    return !g->typed[o.f[F_SITE]]->product && free_viable(g, &o, 0);
 }
 
 bool json_has_name(const struct di_grammar *g, const struct node *object, uint32_t name)

@@ -64,6 +64,16 @@ static bool runs(struct di_grammar *g, state_id s, uint32_t *x)
     return !t->product && !t->min && t->max == RX_MANY;
 }
 
+/* Bytes that may come where no string, number or word is open, in the order of the trie. */
+static const char structure[] = "\t\n\r \",-0123456789:[]fnt{}";
+
+static const struct byte_set structural = {{0x07FF300500002600u, 0x2810404028000000u, 0, 0}};
+
+static bool is_structural(const struct node *n)
+{
+    return n->kind == NODE_OBJECT || n->kind == NODE_ARRAY || n->kind == NODE_VALUE || n->kind == NODE_DONE;
+}
+
 static struct mask_step advance(struct di_grammar *g, struct mask_step at, unsigned byte)
 {
     if (at.running) {
@@ -76,10 +86,14 @@ static struct mask_step advance(struct di_grammar *g, struct mask_step at, unsig
             uint32_t x = rx_step(&g->rx, at.x, byte);
             return (struct mask_step){x == RX_NONE ? 0 : at.state, x, true, at.verify};
         }
+        if (n->kind == NODE_NUMBER && !set_has(&structural, byte))
+            return (struct mask_step){0};
         struct node now = *n; /* it ends, or is spelled otherwise */
         now.f[1] = at.x;
         at.state = gr_node(g, &now);
     }
+    if (is_structural(g->nodes + at.state) && !set_has(&structural, byte))
+        return (struct mask_step){0};
     g->verify = at.verify;
     struct mask_step to = {.state = gr_step(g, at.state, byte)};
     to.verify = g->verify;
@@ -118,50 +132,68 @@ static void walk_trie(struct walk *w, const struct trie *t, state_id from)
 
 /* ---- slices ---- */
 
-/* All continuations of `left` bytes behind `at` lead to s. */
-static bool returns(struct di_grammar *g, state_id s, state_id at, unsigned low, unsigned high, unsigned left)
+static uint32_t step_rx(void *ctx, uint32_t state, unsigned byte)
 {
-    state_id last = 0;
-    for (unsigned byte = low; byte <= high; byte++) {
-        state_id to = gr_step(g, at, byte);
-        if (!to || (left == 1 && to != s))
-            return false;
-        if (left > 1 && to != last && !returns(g, s, to, 0x80, 0xBF, left - 1))
-            return false;
-        last = to;
-    }
-    return true;
+    struct di_grammar *g = ctx;
+    return rx_step(&g->rx, state, byte);
 }
 
-/* No character that a string of JSON may hold as it is changes the state. */
-static bool loops_on_content(struct di_grammar *g, state_id s)
+static uint32_t step_state(void *ctx, uint32_t state, unsigned byte)
 {
-    static const struct {
-        uint8_t first, last, low, high, left;
-    } leads[] = {{0xC2, 0xDF, 0x80, 0xBF, 1}, {0xE0, 0xE0, 0xA0, 0xBF, 2}, {0xE1, 0xEC, 0x80, 0xBF, 2}, {0xED, 0xED, 0x80, 0x9F, 2},
-                 {0xEE, 0xEF, 0x80, 0xBF, 2}, {0xF0, 0xF0, 0x90, 0xBF, 3}, {0xF1, 0xF3, 0x80, 0xBF, 3}, {0xF4, 0xF4, 0x80, 0x8F, 3}};
-    static const char quick[] = "a 1}z:";
+    return state ? gr_step(ctx, state, byte) : 0;
+}
+
+static enum loops rx_loops(struct di_grammar *g, rx_id id)
+{
+    if (!g->rx.nodes[id].loops) {
+        enum loops found = find_loops(id, step_rx, g);
+        g->rx.nodes[id].loops = (uint8_t)(1 + found);
+    }
+    return (enum loops)(g->rx.nodes[id].loops - 1);
+}
+
+/* Which characters, as content of a string or key or as they are, do not change the state. */
+static enum loops state_loops(struct di_grammar *g, state_id s)
+{
+    const struct node n = g->nodes[s];
+    const struct typed_site *t;
     size_t mark = g->n_nodes;
-    bool yes = true;
-    for (const char *c = quick; *c && yes; c++)
-        yes = gr_step(g, s, (unsigned char)*c) == s;
-    for (unsigned byte = 0x20; byte < 0x80 && yes; byte++)
-        yes = byte == '"' || byte == '\\' || gr_step(g, s, byte) == s;
-    for (size_t i = 0; i < sizeof leads / sizeof *leads && yes; i++) {
-        state_id last = 0;
-        for (unsigned byte = leads[i].first; byte <= leads[i].last && yes; byte++) {
-            state_id to = gr_step(g, s, byte);
-            yes = to && (to == last || returns(g, s, to, leads[i].low, leads[i].high, leads[i].left));
-            last = to;
-        }
+    enum loops found = LOOPS_NOT;
+    switch (n.kind) {
+    case NODE_RX: return rx_loops(g, n.f[0]) ? LOOPS_CONTENT : LOOPS_NOT;
+    case NODE_ITEMS:
+    case NODE_ITEM_JSON: found = find_loops(s, step_state, g) ? LOOPS_CONTENT : LOOPS_NOT; break;
+    case NODE_STRING:
+        t = g->typed[n.f[F_SITE]];
+        if (n.f[F_ESCAPE] || t->max != RX_MANY || n.f[F_COUNT] < t->min)
+            return LOOPS_NOT;
+        return t->product ? product_loops(g, t->product, n.f[F_RX]) : rx_loops(g, n.f[F_RX]);
+    case NODE_KEY:
+        t = g->typed[g->nodes[n.parent].f[F_SITE]];
+        if (n.f[F_ESCAPE] || n.f[F_HIGH] || n.f[F_RX] != g->rx.any_text)
+            return LOOPS_NOT;
+        found = t->product ? product_loops(g, t->product, n.f[F_ITEM]) : LOOPS_ANY;
+        found = found && gr_step(g, s, 'a') == s ? found : LOOPS_NOT;
+        break;
+    default: break;
     }
     gr_drop(g, mark);
-    return yes;
+    return found;
 }
 
 static void copy_mask(const struct di_vocabulary *v, const uint32_t *from, uint32_t *to)
 {
     memcpy(to, from, v->words * sizeof *to);
+}
+
+/* A string or key that may hold anything and is long enough to be closed, with no limit that a token could reach. */
+static void mask_any_text(struct walk *w)
+{
+    copy_mask(w->v, w->v->content.inside, w->out);
+    walk_trie(w, &w->v->content.leaving, w->from);
+    for (size_t i = 0; i < w->v->content.n_pairs; i++)
+        if (allows(w->g, w->from, w->v->tokens[w->v->content.pairs[i]]))
+            mask_add(w->out, w->v->content.pairs[i]);
 }
 
 /* A string or key that may hold anything, within limits of its length. */
@@ -197,44 +229,63 @@ static void mask_free_string(struct walk *w, uint32_t count, uint32_t min, uint3
     walk_trie(w, &s->others, w->from);
 }
 
-/* A key of an object that takes any name: everything is allowed but closing it where it is one of the names that schemas know, which is looked
- * at apart. */
-static void mask_free_key(struct walk *w)
+/* A state that one character leads to and that no further one changes, or 0: where a text goes that is none of the words which `s` knows. */
+static state_id find_loop(struct di_grammar *g, state_id s)
 {
-    const struct di_vocabulary *v = w->v;
-    const struct trie *all = &v->all;
-    struct di_grammar *g = w->g;
-    struct node k = g->nodes[w->from];
-    state_id bare;
-    k.f[F_LOW] = k.f[F_HIGH] = k.f[F_DEPTH] = 0;
-    bare = gr_node(g, &k);
-    copy_mask(v, v->content.whole, w->out);
-    walk_trie(w, &v->content.closing, bare);
-    walk_trie(w, &v->content.others, bare);
-    if (bare == w->from)
-        return;
-    struct node *path = di_malloc((all->depth + 1) * sizeof *path);
-    if (!path) {
-        g->out_of_memory = true;
-        return;
+    static const char probes[] = "q~Z5 ";
+    state_id tried = 0;
+    for (const char *c = probes; *c; c++) {
+        state_id to = gr_step(g, s, (unsigned char)*c);
+        if (to && to != tried && state_loops(g, to))
+            return to;
+        tried = to ? to : tried;
     }
-    path[0] = g->nodes[w->from];
-    for (uint32_t i = 1; i < all->n_nodes;) {
-        const struct trie_node *n = all->nodes + i;
-        struct node *at = path + n->depth;
-        *at = path[n->depth - 1];
-        if (n->byte == '"') {
-            uint32_t last = n->end < all->n_nodes ? all->nodes[n->end].first : (uint32_t)all->n_entries;
-            for (uint32_t e = n->first; e < last; e++)
-                w->out[all->entries[e].id / 32] &= ~(1u << all->entries[e].id % 32);
-            walk_nodes(w, all, i, n->end, n->depth - 1u, gr_node(g, at));
+    return 0;
+}
+
+/* `out` is the mask of `loop`: make it that of w->from, looking only at tokens on whose way the two states differ. */
+static void walk_difference(struct walk *w, state_id loop)
+{
+    const struct trie *t = &w->v->all;
+    struct di_grammar *g = w->g;
+    struct mask_cache *c = g->cache;
+    if (!gr_grow(g, (void **)&c->path, &c->cap_path, t->depth + 1, sizeof *c->path))
+        return;
+    c->path[0] = (struct mask_step){.state = w->from, .x = loop};
+    for (uint32_t i = 1; i < t->n_nodes;) {
+        const struct trie_node *n = t->nodes + i;
+        const struct mask_step *from = c->path + n->depth - 1;
+        g->verify = from->verify;
+        struct mask_step to = {.state = from->state ? gr_step(g, from->state, n->byte) : 0,
+                               .x = from->x ? gr_step(g, from->x, n->byte) : 0};
+        to.verify = g->verify;
+        if (to.state == to.x) {
             i = n->end;
             continue;
         }
-        json_narrow(g, at, n->byte);
-        i = at->f[F_HIGH] ? i + 1 : n->end;
+        uint32_t last = to.state ? n->first + n->count : n->end < t->n_nodes ? t->nodes[n->end].first : (uint32_t)t->n_entries;
+        for (uint32_t e = n->first; e < last; e++)
+            w->out[t->entries[e].id / 32] &= ~(1u << t->entries[e].id % 32);
+        if (!to.state) {
+            i = n->end;
+            continue;
+        }
+        if (n->count)
+            reached(w, t, n, to.verify);
+        c->path[n->depth] = to;
+        i++;
     }
-    di_free(path);
+    g->verify = false;
+}
+
+static void walk_structure(struct walk *w)
+{
+    const struct trie *t = &w->v->all;
+    for (size_t k = 0; k < sizeof structure - 1; k++) {
+        uint32_t i = w->v->first_node[(unsigned char)structure[k]];
+        if (i)
+            walk_nodes(w, t, i, t->nodes[i].end, 0, w->from);
+    }
 }
 
 static void compute(struct di_grammar *g, const struct di_vocabulary *v, state_id s, uint32_t *out)
@@ -244,17 +295,28 @@ static void compute(struct di_grammar *g, const struct di_vocabulary *v, state_i
     const struct typed_site *t = n.kind == NODE_STRING ? g->typed[n.f[F_SITE]] : NULL;
     bool text = n.kind == NODE_STRING || n.kind == NODE_KEY || n.kind == NODE_RX || n.kind == NODE_ITEMS || n.kind == NODE_ITEM_JSON;
     size_t mark = g->n_nodes;
-    if (t && !t->product && n.f[F_RX] == g->rx.any_text && !n.f[F_ESCAPE]) {
+    bool limited = t && !t->product && n.f[F_RX] == g->rx.any_text && !n.f[F_ESCAPE] && (t->max != RX_MANY || n.f[F_COUNT] < t->min);
+    enum loops loops = text ? state_loops(g, s) : LOOPS_NOT;
+    if (loops == LOOPS_ANY || (limited && n.f[F_COUNT] >= t->min && t->max - n.f[F_COUNT] >= v->all.depth)) {
+        mask_any_text(&w);
+    } else if (limited) {
         mask_free_string(&w, n.f[F_COUNT], t->min, t->max);
-    } else if (n.kind == NODE_KEY && !n.f[F_ESCAPE] && n.f[F_RX] == g->rx.any_text && json_takes_any_key(g, &n)) {
-        mask_free_key(&w);
-    } else if (text && loops_on_content(g, s)) {
+    } else if (loops == LOOPS_CONTENT) {
         copy_mask(v, v->content.whole, out);
         walk_trie(&w, &v->content.closing, s);
         walk_trie(&w, &v->content.others, s);
     } else {
-        memset(out, 0, v->words * sizeof *out);
-        walk_trie(&w, &v->all, s);
+        state_id loop = text ? find_loop(g, s) : 0;
+        if (loop) {
+            compute(g, v, loop, out);
+            walk_difference(&w, loop);
+        } else {
+            memset(out, 0, v->words * sizeof *out);
+            if (is_structural(&n))
+                walk_structure(&w);
+            else
+                walk_trie(&w, &v->all, s);
+        }
     }
     gr_drop(g, mark);
 }

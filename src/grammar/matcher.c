@@ -242,6 +242,7 @@ static void collect(struct di_grammar *g)
     for (struct di_matcher *m = g->matchers; m; m = m->next)
         for (size_t i = 0; i < m->n; i++)
             m->states[i] = to[m->states[i]];
+    g->free.parent = 0;
     mask_cache_forget(g->cache);
     di_free(to);
 }

@@ -29,6 +29,7 @@ void product_destroy(struct product *p)
         return;
     di_free(p->states);
     di_free(p->live);
+    di_free(p->loops);
     di_free(p->heads);
     di_free(p->chain);
     di_free(p);
@@ -60,6 +61,74 @@ uint32_t product_step(struct di_grammar *g, struct product *p, uint32_t state, u
     p->chain[at] = *head;
     *head = (uint32_t)at;
     return (uint32_t)p->count++;
+}
+
+/* ---- loops ---- */
+
+/* All continuations of `left` bytes behind `at` lead to `home`. */
+static bool returns(uint32_t home, uint32_t at, unsigned low, unsigned high, unsigned left,
+                    uint32_t (*step)(void *ctx, uint32_t state, unsigned byte), void *ctx)
+{
+    uint32_t last = UINT32_MAX;
+    for (unsigned byte = low; byte <= high; byte++) {
+        uint32_t to = step(ctx, at, byte);
+        if (left == 1 && to != home)
+            return false;
+        if (left > 1 && to != last && !returns(home, to, 0x80, 0xBF, left - 1, step, ctx))
+            return false;
+        last = to;
+    }
+    return true;
+}
+
+enum loops find_loops(uint32_t state, uint32_t (*step)(void *ctx, uint32_t state, unsigned byte), void *ctx)
+{
+    static const struct {
+        uint8_t first, last, low, high, left;
+    } leads[] = {{0xC2, 0xDF, 0x80, 0xBF, 1}, {0xE0, 0xE0, 0xA0, 0xBF, 2}, {0xE1, 0xEC, 0x80, 0xBF, 2}, {0xED, 0xED, 0x80, 0x9F, 2},
+                 {0xEE, 0xEF, 0x80, 0xBF, 2}, {0xF0, 0xF0, 0x90, 0xBF, 3}, {0xF1, 0xF3, 0x80, 0xBF, 3}, {0xF4, 0xF4, 0x80, 0x8F, 3}};
+    bool any = true;
+    for (unsigned byte = 0x7F; byte < 0x80; byte--) { /* letters before control characters: most states fail at once */
+        if (step(ctx, state, byte) == state)
+            continue;
+        any = false;
+        if (byte >= 0x20 && byte != '"' && byte != '\\')
+            return LOOPS_NOT;
+    }
+    for (size_t i = 0; i < sizeof leads / sizeof *leads; i++) {
+        uint32_t last = UINT32_MAX;
+        for (unsigned byte = leads[i].first; byte <= leads[i].last; byte++) {
+            uint32_t to = step(ctx, state, byte);
+            if (to != last && !returns(state, to, leads[i].low, leads[i].high, leads[i].left, step, ctx))
+                return LOOPS_NOT;
+            last = to;
+        }
+    }
+    return any ? LOOPS_ANY : LOOPS_CONTENT;
+}
+
+struct stepping {
+    struct di_grammar *g;
+    struct product *p;
+};
+
+static uint32_t step_of(void *ctx, uint32_t state, unsigned byte)
+{
+    struct stepping *s = ctx;
+    return product_step(s->g, s->p, state, byte);
+}
+
+enum loops product_loops(struct di_grammar *g, struct product *p, uint32_t state)
+{
+    size_t old = p->cap_loops;
+    if (!gr_grow(g, (void **)&p->loops, &p->cap_loops, p->count, 1))
+        return LOOPS_NOT;
+    memset(p->loops + old, 0, p->cap_loops - old);
+    if (!p->loops[state]) {
+        enum loops found = find_loops(state, step_of, &(struct stepping){g, p});
+        p->loops[state] = (uint8_t)(1 + found); /* states that were made meanwhile lie behind */
+    }
+    return (enum loops)(p->loops[state] - 1);
 }
 
 uint64_t product_matches(const struct di_grammar *g, const struct product *p, uint32_t state)

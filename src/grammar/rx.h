@@ -23,8 +23,8 @@ static inline void set_add(struct byte_set *s, unsigned b)
 enum rx_op { OP_NONE, OP_EMPTY, OP_BYTES, OP_CAT, OP_OR, OP_AND, OP_NOT, OP_REP };
 
 struct rx_node {
-    uint8_t op, nullable, boolean, live; /* boolean: AND or NOT inside; live: 0 unknown, 1 something matches, 2 nothing */
-    uint32_t a, b, min, max;             /* BYTES: a = index of the set; lists: a = first in `lists`, b = count */
+    uint8_t op, nullable, boolean, live, loops; /* boolean: AND or NOT inside; live: 0 unknown, 1 something matches, 2 nothing */
+    uint32_t a, b, min, max;                    /* BYTES: a = index of the set; lists: a = first in `lists`, b = count */
     uint32_t chain;
     uint32_t min_chars, max_chars; /* bounds of the length in characters; RX_MANY = none. Bytes 0x80..0xBF count nothing */
     uint32_t *next;                /* derivatives by byte, RX_UNKNOWN where not computed; NULL until first used */

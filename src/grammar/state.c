@@ -38,6 +38,16 @@ static uint32_t hash_node(const struct node *n)
     return (uint32_t)(h ^ h >> 29);
 }
 
+static bool same_node(const struct node *a, const struct node *b)
+{
+    uint64_t x[8], y[8], differ = 0;
+    memcpy(x, a, 64);
+    memcpy(y, b, 64);
+    for (int i = 0; i < 7; i++)
+        differ |= x[i] ^ y[i];
+    return !(differ | ((x[7] ^ y[7]) & 0xFFFFFFFFu)); /* without the chain */
+}
+
 static bool rehash(struct di_grammar *g, size_t size)
 {
     uint32_t *heads = di_calloc(size, sizeof *heads);
@@ -59,7 +69,7 @@ state_id gr_node(struct di_grammar *g, const struct node *n)
         return 0;
     uint32_t hash = hash_node(n);
     for (uint32_t i = g->heads[hash & g->mask]; i; i = g->nodes[i].chain)
-        if (memcmp(g->nodes + i, n, offsetof(struct node, chain)) == 0)
+        if (same_node(g->nodes + i, n))
             return i;
     if (g->n_nodes >= 2 * g->options.limits.states) { /* what lives is less: see gr_collect */
         g->over = "states";
@@ -85,7 +95,8 @@ void gr_link(struct di_grammar *g, uint32_t i)
 
 void gr_drop(struct di_grammar *g, size_t mark)
 {
-    while (g->n_nodes > mark) { /* the newest is first in its chain */
+    g->free.parent = g->free.parent < mark ? g->free.parent : 0; /* numbers of nodes are used again */
+    while (g->n_nodes > mark) {                                  /* the newest is first in its chain */
         const struct node *n = g->nodes + --g->n_nodes;
         g->heads[hash_node(n) & g->mask] = n->chain;
     }

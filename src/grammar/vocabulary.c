@@ -84,17 +84,63 @@ static size_t content_prefix(struct di_str s, uint32_t *chars)
     return at;
 }
 
+enum { NO_STRING = -1, HAS_PAIRS = -2 };
+
+/* Follow a token through a string of JSON that may hold anything. Gives the place of the quotation mark that ends it, or s.n if none does. */
+static int64_t string_end(struct di_str s)
+{
+    for (size_t i = 0; i < s.n;) {
+        unsigned char c = (unsigned char)s.p[i];
+        uint32_t cp;
+        if (c == '"')
+            return (int64_t)i;
+        if (c < 0x20)
+            return NO_STRING;
+        if (c == '\\') {
+            size_t digits = 0;
+            if (++i == s.n)
+                break;
+            if (s.p[i] != 'u') {
+                if (!s.p[i] || !strchr("\"\\/bfnrt", s.p[i]))
+                    return NO_STRING;
+                i++;
+                continue;
+            }
+            for (i++; i < s.n && digits < 4; i++, digits++) {
+                int h = s.p[i];
+                bool hex = (h >= '0' && h <= '9') || ((h | 32) >= 'a' && (h | 32) <= 'f');
+                if (!hex)
+                    return NO_STRING;
+                if (digits == 0 && (h | 32) == 'd')
+                    return HAS_PAIRS;
+            }
+            continue;
+        }
+        size_t n = di_utf8_decode(s.p + i, s.n - i, &cp, NULL);
+        if (!n && di_utf8_tail(s) == s.n - i)
+            break;
+        if (!n)
+            return NO_STRING;
+        i += n;
+    }
+    return (int64_t)s.n;
+}
+
 static bool build_slice(struct di_vocabulary *v)
 {
     struct slice *s = &v->content;
     struct trie_entry *closing = di_malloc((v->n + 1) * sizeof *closing), *others = di_malloc((v->n + 1) * sizeof *others);
-    size_t n_closing = 0, n_others = 0;
+    struct trie_entry *leaving = di_malloc((v->n + 1) * sizeof *leaving);
+    size_t n_closing = 0, n_others = 0, n_leaving = 0;
+    s->inside = di_calloc(v->words, sizeof *s->inside);
+    s->pairs = di_malloc((v->n + 1) * sizeof *s->pairs);
     s->whole = di_calloc(v->words, sizeof *s->whole);
     s->short_ones = di_calloc(v->words * SLICE_LEFT, sizeof *s->short_ones);
     s->by_chars = di_malloc((v->n + 1) * sizeof *s->by_chars);
-    if (!closing || !others || !s->whole || !s->short_ones || !s->by_chars) {
+    if (!closing || !others || !leaving || !s->inside || !s->pairs || !s->whole || !s->short_ones || !s->by_chars) {
         di_free(closing);
         di_free(others);
+        di_free(leaving);
         return false;
     }
     for (uint32_t id = 0; id < v->n; id++) {
@@ -104,6 +150,13 @@ static bool build_slice(struct di_vocabulary *v)
         if (!t.n || t.n > UINT16_MAX)
             continue;
         struct trie_entry e = {.bytes = {t.p + n, t.n - n}, .id = id, .chars = chars};
+        int64_t end = string_end(t);
+        if (end == HAS_PAIRS)
+            s->pairs[s->n_pairs++] = id;
+        else if (end == (int64_t)t.n)
+            mask_add(s->inside, id);
+        else if (end >= 0)
+            leaving[n_leaving++] = (struct trie_entry){.bytes = {t.p + end, t.n - (size_t)end}, .id = id};
         if (n == t.n) {
             mask_add(s->whole, id);
             s->by_chars[s->n_by_chars++] = e;
@@ -118,7 +171,8 @@ static bool build_slice(struct di_vocabulary *v)
     }
     qsort(s->by_chars, s->n_by_chars, sizeof *s->by_chars, by_chars);
     bool built = build_trie(&s->closing, closing, n_closing);
-    return build_trie(&s->others, others, n_others) && built;
+    built = build_trie(&s->others, others, n_others) && built;
+    return build_trie(&s->leaving, leaving, n_leaving) && built;
 }
 
 di_status di_vocabulary_create(const struct di_str *tokens, size_t n, struct di_vocabulary **out, di_error *err)
@@ -150,6 +204,8 @@ di_status di_vocabulary_create(const struct di_str *tokens, size_t n, struct di_
     }
     if (!build_trie(&v->all, entries, count) || !build_slice(v))
         goto failed;
+    for (uint32_t i = 1; i < v->all.n_nodes; i = v->all.nodes[i].end)
+        v->first_node[v->all.nodes[i].byte] = i;
     *out = v;
     return DI_OK;
 failed:
@@ -164,6 +220,9 @@ void di_vocabulary_destroy(struct di_vocabulary *v)
     free_trie(&v->all);
     free_trie(&v->content.closing);
     free_trie(&v->content.others);
+    free_trie(&v->content.leaving);
+    di_free(v->content.inside);
+    di_free(v->content.pairs);
     di_free(v->content.whole);
     di_free(v->content.short_ones);
     di_free(v->content.by_chars);

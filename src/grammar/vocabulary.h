@@ -34,6 +34,10 @@ struct slice {
     size_t n_by_chars;
     uint32_t most_chars;
     struct trie closing, others; /* residues that begin with a quotation mark; all others */
+    uint32_t *inside;            /* tokens that stay within a string that may hold anything: `whole`, escapes, parts of characters */
+    struct trie leaving;         /* what follows in the tokens that end such a string, with the quotation mark */
+    uint32_t *pairs;             /* tokens with an escaped half of a surrogate pair: tried one by one */
+    size_t n_pairs;
 };
 
 struct di_vocabulary {
@@ -41,6 +45,7 @@ struct di_vocabulary {
     char *bytes;
     struct di_str *tokens;
     struct trie all;
+    uint32_t first_node[256]; /* of `all`: below the root, by byte; 0: none */
     struct slice content;
 };
 
