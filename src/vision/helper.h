@@ -26,8 +26,9 @@ di_status di_helpers_open(const struct di_helper_params *params, struct di_helpe
 /* Ends all helpers. Not while a picture is under way. NULL is allowed. */
 void di_helpers_close(struct di_helpers *h);
 
-/* As di_render, in the next free helper; waits for one. Any thread. All orders of a pool have the same limits, by which helpers are started. Further errors: DI_ERR_INVALID (the helper crashed over the picture),
- * DI_ERR_LIMIT (it took too long), DI_ERR_IO (no helper can be started). */
+/* As di_render, in the next free helper; waits for one. Any thread. All orders of a pool have the same limits, by which helpers are
+ * started. Further errors: DI_ERR_INVALID (the helper crashed over the picture), DI_ERR_LIMIT (it took too long), DI_ERR_IO (no helper can
+ * be started). */
 di_status di_helpers_render(struct di_helpers *h, struct di_str bytes, const struct di_render_order *order, uint8_t *canvas,
                             uint32_t *pixel_crc, di_error *err);
 

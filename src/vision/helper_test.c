@@ -207,7 +207,7 @@ static void test_no_program(void **state)
 
 struct storm {
     struct di_helpers *pool;
-    int64_t good, bad;
+    int64_t good, bad, late;
     int done;
 };
 
@@ -225,6 +225,7 @@ static void *render_often(void *arg)
         di_status status = render(s->pool, canvas, &err);
         bool right = status == DI_OK ? memcmp(canvas, expected, CANVAS_BYTES) == 0 : err.message[0] != 0;
         __atomic_add_fetch(status == DI_OK ? &s->good : &s->bad, right ? 1 : 1000000, __ATOMIC_RELAXED);
+        __atomic_add_fetch(&s->late, status == DI_ERR_LIMIT, __ATOMIC_RELAXED); /* stopped; on a busy machine also others */
     }
     di_free(canvas);
     __atomic_add_fetch(&s->done, 1, __ATOMIC_RELEASE);
@@ -237,7 +238,7 @@ static void test_signals(void **state)
 {
     (void)state;
     static const int signals[] = {SIGKILL, SIGSEGV, SIGSTOP, SIGTERM};
-    struct storm storm = {.pool = open_pool(self, 2, 500)};
+    struct storm storm = {.pool = open_pool(self, 2, 1000)};
     struct di_helper_counts counts;
     pthread_t threads[3];
     int64_t pids[2], sent = 0;
@@ -256,7 +257,7 @@ static void test_signals(void **state)
     print_message("%lld pictures right, %lld lost, %lld signals, %lld helpers started\n", (long long)storm.good, (long long)storm.bad,
                   (long long)sent, (long long)counts.started);
     assert_true(storm.good > 0 && storm.good < 1000000);
-    assert_true(storm.bad > 0 && storm.bad <= sent);
+    assert_true(storm.bad > 0 && storm.bad - storm.late <= sent);
     assert_int_equal(counts.lost, storm.bad);
     for (int i = 0; i < 4; i++) {
         uint8_t *canvas = di_malloc(CANVAS_BYTES);
