@@ -49,6 +49,12 @@ void di_request_defaults_init(di_request_defaults *d, size_t size)
     d->size = size;
 }
 
+void di_request_overrides_init(di_request_overrides *o, size_t size)
+{
+    memset(o, 0, size);
+    o->size = size;
+}
+
 const char *di_end_reason_name(di_end_reason reason)
 {
     static const char *const names[] = {"", "stop", "length", "tool_calls", "abort", "deadline", "error"};
@@ -72,6 +78,32 @@ static int64_t asked_tokens(struct di_str json)
     return at == SIZE_MAX ? 100 : atoll(json.p + at + 13);
 }
 
+struct di_prepared {
+    int64_t tokens;
+};
+
+di_status di_engine_prepare(const di_engine *e, const di_submission *s, di_prepared **out, di_error *err)
+{
+    (void)e;
+    *out = di_malloc(sizeof **out);
+    if (!*out)
+        return di_fail(err, DI_ERR_MEMORY, "", "out of memory");
+    (*out)->tokens = s->json ? asked_tokens((struct di_str){s->json, s->json_bytes}) : s->prepared->tokens;
+    return DI_OK;
+}
+
+const int32_t *di_prepared_prompt(const di_prepared *p, size_t *n)
+{
+    (void)p;
+    *n = 0;
+    return NULL;
+}
+
+void di_prepared_free(di_prepared *p)
+{
+    di_free(p);
+}
+
 di_status di_engine_submit(di_engine *e, const di_submission *s, di_request_id *id, di_error *err)
 {
     di_status status = DI_OK;
@@ -80,7 +112,7 @@ di_status di_engine_submit(di_engine *e, const di_submission *s, di_request_id *
         status = di_fail(err, DI_ERR_LIMIT, "", "too many");
     } else {
         *id = ++e->last;
-        e->live[e->n++] = (struct live){*id, s->on_output, s->user, asked_tokens((struct di_str){s->json, s->json_bytes}), 0, false};
+        e->live[e->n++] = (struct live){*id, s->on_output, s->user, s->prepared->tokens, 0, false};
     }
     pthread_mutex_unlock(&e->lock);
     return status;

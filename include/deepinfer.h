@@ -284,9 +284,27 @@ typedef struct di_request_defaults {
 } di_request_defaults;
 DI_API void di_request_defaults_init(di_request_defaults *defaults, size_t size);
 
+/* What the caller says in place of a JSON request's own fields, which are then not looked at. */
+typedef struct di_request_overrides {
+    size_t size;
+    /* Completion: non-zero: prompt, prompt_token_ids, suffix, echo, n and best_of are the caller's. The request is prepared without a prompt;
+     * text or ids come with each submission. */
+    int32_t prompts;
+    int32_t logprobs;   /* non-zero: log-probabilities are reported, of no alternatives unless the request asks for some */
+    int32_t no_stop;    /* completion: non-zero: no stop strings */
+    int32_t ignore_eos; /* non-zero: end and stop ids do not end the answer */
+    int64_t max_tokens; /* completion: of the answer; 0 = as the request says, negative: as is said with the prompt */
+    const char *input;  /* [input_bytes] responses: a JSON list in place of input and previous_response_id; NULL = none */
+    size_t input_bytes;
+} di_request_overrides;
+DI_API void di_request_overrides_init(di_request_overrides *overrides, size_t size);
+
+/* A request that was read, checked, rendered and tokenized once, for several submissions. It never changes; any thread may use it. */
+typedef struct di_prepared di_prepared;
+
 typedef struct di_submission {
     size_t size;
-    /* What: exactly one of these three. Everything is copied; nothing needs to live after the call. */
+    /* What: exactly one of text, ids, json and `prepared` below. Everything is copied; nothing needs to live after the call. */
     const char *text; /* [text_bytes] UTF-8 that the model continues: control spellings count, a begin-of-text id is put in front */
     size_t text_bytes;
     const int32_t *ids; /* [n_ids] the prompt's token ids as they are */
@@ -294,7 +312,7 @@ typedef struct di_submission {
     const char *json; /* [json_bytes] a request of `protocol` as JSON text: messages, tools and sampling fields as that protocol has them */
     size_t json_bytes;
     const char *protocol;                /* "chat", "completion", "responses" or "messages"; NULL = "chat" */
-    const di_sampling_options *sampling; /* with text and ids, NULL = defaults; a JSON request says it itself: must be NULL there */
+    const di_sampling_options *sampling; /* NULL = defaults. With json: what the request does not say itself */
     const int32_t *forced;               /* [n_forced] the answer's tokens by index, -1 = sampled: for scoring and replay */
     size_t n_forced;
     int32_t priority;    /* lower runs earlier and may take the place of a higher one, which waits as long as better ones keep coming (0) */
@@ -319,6 +337,12 @@ typedef struct di_submission {
     int64_t fork_at;                     /* di_engine_fork alone: tokens of the parent that the branch begins with; 0 = all so far */
     const di_request_defaults *defaults; /* with json; NULL = those of di_request_defaults_init with the engine's seed */
     const char *replay; /* "exact" or "bounded"; NULL = the engine's, a branch's: its parent's. Bounded ones take no forced tokens */
+    const di_request_overrides *overrides; /* with json, and max_tokens of it with the prompt of a prepared request; NULL = none */
+    /* Instead of text, ids and json: what di_engine_prepare made of them, for the same tenant and n_samples. With text or ids: its fields
+     * with this prompt, if it takes one. */
+    di_prepared *prepared;
+    /* With json of chat or completion: non-zero: a field that means nothing in such a request is DI_ERR_INVALID; else it is ignored. */
+    int32_t strict;
 } di_submission;
 DI_API void di_submission_init(di_submission *submission, size_t size);
 
@@ -326,6 +350,14 @@ DI_API void di_submission_init(di_submission *submission, size_t size);
  * is in `where`), _LIMIT (it can never fit into the context or the cache), _UNSUPPORTED, _FORMAT (the JSON), _MEMORY, _CANCELLED (a
  * callback of di_engine_close asks). Any thread. */
 DI_API di_status di_engine_submit(di_engine *engine, const di_submission *submission, di_request_id *id, di_error *err);
+/* Read what the submission says with text, ids or json, its protocol, sampling, defaults, overrides, tenant and n_samples, so that several
+ * answers, or the prompts of one request, need it done once. Errors as for di_engine_submit, but whether it fits into the context is looked
+ * at there. *out (NULL on error) is freed with di_prepared_free. Any thread. */
+DI_API di_status di_engine_prepare(const di_engine *engine, const di_submission *submission, di_prepared **out, di_error *err);
+/* Submissions that were made of it do not need it any more. NULL does nothing. Any thread, before di_engine_close. */
+DI_API void di_prepared_free(di_prepared *prepared);
+/* The ids of its prompt, *n of them, as long as it lives. */
+DI_API const int32_t *di_prepared_prompt(const di_prepared *prepared, size_t *n);
 /* The ids of the prompt that a submission would run, without running it; `capacity` and *n as for di_engine_encode. Errors as for
  * di_engine_submit, but a prompt may be longer than the context. Any thread. */
 DI_API di_status di_engine_prompt(const di_engine *engine, const di_submission *submission, int32_t *ids, size_t capacity, size_t *n,

@@ -72,6 +72,11 @@ def chat_as_program(count, prog, llm):
          and o.outputs[0].finish_reason == r["finish_reason"], (r, o.outputs[0])) for r, o in zip(lines, outs)])
     both = llm.chat([QUESTION, QUESTION], params, **quiet)
     count.group("chat of several", [(o == outs[0], (o, outs[0])) for o in both])
+    whole = str(outs[2])
+    stop = whole[4:7]
+    cut, = llm.chat(QUESTION, SamplingParams(temperature=2, max_tokens=200, stop="?!?"), False, thinking=False, temperature=0, stop=[stop], min_p=None)
+    count.group("fields of a request before those of the parameters", [
+        (cut == whole[:whole.index(stop)] and cut.outputs[0].stop_reason == stop and len(stop) == 3, (cut, whole, cut.outputs[0]))])
 
 
 def outputs(count, llm):

@@ -84,7 +84,7 @@ def wrong_arguments(count, llm):
         ("priority", generate("x", priority=["x"])), ("priority", generate("x", priority=[1 << 40])), ("multi_modal_data", generate("x", multi_modal_data=[1])),
         ("messages", chat(5)), ("messages", chat([])), (r"messages\[0\]", chat([5])), ("messages", chat("x")), ("messages", chat(None)), ("messages", chat(QUESTION[0])),
         (r"messages\[1\]\[0\]", chat([QUESTION, ["x"]])), ("messages", chat([{"role": "user", "content": {1, 2}}])), ("messages", chat([{"role": "user", "content": "\ud800"}])),
-        ("temperature", chat(QUESTION, temperature=math.nan)), ("tools", chat(QUESTION, tools=[object()])), ("sampling_params", chat(QUESTION, 5))]])
+        ("temperature", chat(QUESTION, temperature=math.nan)), ("tools", chat(QUESTION, tools=[object()])), ("temprature", chat(QUESTION, temprature=0)), ("prompt", chat(QUESTION, prompt="x")), ("sampling_params", chat(QUESTION, 5))]])
     t = llm.get_tokenizer()
     count.group("wrong texts and ids", [one_error(names, names, call) for names, call in [
         ("text", lambda: t.encode(5)), ("text", lambda: t.encode("\ud800")), ("text", lambda: t.encode(b"x")), ("ids", lambda: t.decode("x")), ("ids", lambda: t.decode([1 << 40])),

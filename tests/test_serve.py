@@ -294,17 +294,23 @@ def test_large_bodies(program):
         for c in held:
             c.close()
         yield s.until(lambda: s.metrics()["deepinfer_reading_bytes"] == 0) is not None, "given back"
-    with Server(program, "--max-body", 1, "--max-batch", 1) as s:  # 32 bodies of requests under way
-        body = json.dumps(chat_body("hi", max_tokens=60000, ignore_eos=True, padding={"a": "b" * 900000}))
-        request = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s" % (
-            len(body), body.encode())
-        held, answer = [], b""
-        while len(held) < 40 and not answer:  # one after the other: the bound on bodies being read is lower
-            held.append(s.connect())
-            held[-1].sendall(request)
-            s.until(lambda: s.get("/load").json()["server_load"] == len(held) or s.metrics()['deepinfer_http_responses_total{class="5xx"}'] > 0)
-            answer = peek(held[-1])
-        yield status_of(answer) == 503 and b"large requests" in answer and 30 < len(held) < 40, (len(held), answer)
+    with Server(program, "--max-body", 1, "--max-batch", 1) as s:  # 32 MiB of requests under way: of their prompts, once they are read
+        held = []
+
+        def fill(body, most):
+            data = json.dumps(body).encode()
+            last, answer = len(held) + most, b""
+            while len(held) < last and not answer:  # one after the other: fewer may be read at once
+                held.append(s.connect())
+                held[-1].sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s" % (
+                    len(data), data))
+                s.until(lambda: s.get("/load").json()["server_load"] == len(held) or s.metrics()['deepinfer_http_responses_total{class="5xx"}'] > 0)
+                answer = peek(held[-1])
+            return answer
+
+        yield fill(chat_body("hi", max_tokens=60000, ignore_eos=True, padding={"a": "b" * 900000}), 40) == b"", "what no prompt has is not kept"
+        answer = fill(chat_body("word " * 50000, max_tokens=10000, ignore_eos=True), 250)
+        yield status_of(answer) == 503 and b"large requests" in answer and 140 < len(held) < 240, (len(held), answer)
         for c in held:
             c.close()
         yield s.until(lambda: s.busy() == 0) is not None and s.chat(max_tokens=1).status == 200, "afterwards"

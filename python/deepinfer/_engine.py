@@ -160,38 +160,49 @@ class Engine:
         self.lib.di_submission_init(byref(s), sizeof(s))
         return s
 
-    def submit(self, sink: "Collector", params: SamplingParams, *, prompt: Optional[Prompt] = None, request: Optional[dict[str, Any]] = None,
-               tenant: int = 0, priority: int = 0, always_logprobs: bool = False, first: "Optional[Collector]" = None,
-               save_at: Sequence[int] = ()) -> int:
-        """Queue a prompt (text or ids) or a chat request; its records go to `sink`. `first`: the one that this is a further answer beside.
-        The engine's id of the request."""
+    def submit(self, sinks: "Sequence[Collector]", params: SamplingParams, *, prompt: Optional[Prompt] = None,
+               request: Optional[dict[str, Any]] = None, tenant: int = 0, priority: int = 0, always_logprobs: bool = False,
+               save_at: Sequence[int] = ()) -> None:
+        """Queue a prompt (text or ids) or a chat request. Each sink gets an answer, its records and the engine's id of it."""
         params.check()
-        number = next(self.numbers)
-        sink.seed = first.seed if first is not None else params.chosen_seed
-        seed = sink.seed = split_seed(self.seed, number) if sink.seed is None else sink.seed
+        numbers = [next(self.numbers) for _ in sinks]
+        seed = params.chosen_seed if params.chosen_seed is not None else split_seed(self.seed, numbers[0])
         s = self._submission()
-        keep: list[Any] = []
+        options, _keep = self._sampling(params, seed, always_logprobs)
+        s.sampling = ctypes.pointer(options)
         if request is not None:
-            s.json = _check.fields({**params.request_fields(seed), **request})
-            s.json_bytes = len(s.json)
+            s.json = _check.fields(request)
+            s.json_bytes, s.strict = len(s.json), 1
         elif isinstance(prompt, str):
             s.text = _check.text(prompt, "prompt")
             s.text_bytes = len(s.text)
         else:
             given = _check.ids(() if prompt is None else prompt, "prompt_token_ids")
             s.ids, s.n_ids = ids_array(given), len(given)
-        if request is None:
-            options, more = self._sampling(params, seed, always_logprobs)
-            s.sampling = ctypes.pointer(options)
-            keep += [options, more]
+        s.tenant, s.n_samples = tenant, params.n
+        if len(sinks) == 1:
+            self._submit(sinks, numbers, s, params, priority, save_at)
+            return
+        prepared, err = c_void_p(), lib.Error()
+        self._check(self.lib.di_engine_prepare(self.live, byref(s), byref(prepared), byref(err)), err)
+        try:
+            s = self._submission()
+            s.prepared, s.tenant, s.n_samples = prepared, tenant, params.n
+            self._submit(sinks, numbers, s, params, priority, save_at)
+        finally:
+            self.lib.di_prepared_free(prepared)
+
+    def _submit(self, sinks: "Sequence[Collector]", numbers: "list[int]", s: lib.Submission, params: SamplingParams, priority: int,
+                save_at: Sequence[int]) -> None:
         if params.golden_token_ids is not None:
             forced = _check.ids(params.golden_token_ids, "golden_token_ids")
             s.forced, s.n_forced = ids_array(forced), len(forced)
         if save_at:
             s.save_at, s.n_save_at = ids_array(save_at), len(save_at)
-        s.tenant, s.priority, s.n_samples = tenant, _check.whole(priority, "priority", *_check.INT32), params.n
-        s.sample, s.after = sink.completion.index, 0 if first is None else first.id
-        return self._queue(sink, number, s, self.lib.di_engine_submit)
+        s.priority = _check.whole(priority, "priority", *_check.INT32)
+        for sink, number in zip(sinks, numbers):
+            s.sample, s.after = sink.completion.index, 0 if sink is sinks[0] else sinks[0].id
+            sink.id = self._queue(sink, number, s, self.lib.di_engine_submit)
 
     def fork(self, sink: "Collector", parent: int, params: Optional[SamplingParams] = None, *, at: int = 0, priority: int = 0,
              always_logprobs: bool = False) -> int:
@@ -297,7 +308,6 @@ class Collector:
         self.prompt: Any = prompt
         self.params: SamplingParams = params
         self.id: int = 0
-        self.seed: Optional[int] = None
         self.completion: CompletionOutput = CompletionOutput(index, logprobs=[] if params.wants_logprobs else None)
         self.texts: list[str] = []
         self.reasonings: list[str] = []
@@ -340,7 +350,7 @@ class Collector:
         c.text, c.reasoning = "".join(self.texts), "".join(self.reasonings)
         c.finish_reason = self.engine.lib.di_end_reason_name(out.reason).decode()
         if out.stop_index >= 0:
-            c.stop_reason = self.params.stops[out.stop_index]
+            c.stop_reason = text_of(out)
         elif c.finish_reason == "stop" and out.token in (self.params.stop_token_ids or ()):
             c.stop_reason = out.token
         self.usage = Usage(out.prompt_tokens, out.completion_tokens, out.reasoning_tokens, out.cached_tokens)

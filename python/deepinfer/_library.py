@@ -75,7 +75,8 @@ class Submission(Structure):
                 ("forced", POINTER(c_int32)), ("n_forced", c_size_t), ("priority", c_int32), ("tenant", c_uint64), ("deadline_ms", c_int64),
                 ("on_output", c_void_p), ("user", c_void_p), ("report_start", c_int32), ("sample", c_int32),
                 ("n_samples", c_int32), ("after", c_int64), ("save_at", POINTER(c_int32)), ("n_save_at", c_size_t), ("fork_at", c_int64),
-                ("defaults", POINTER(RequestDefaults)), ("replay", c_char_p)]
+                ("defaults", POINTER(RequestDefaults)), ("replay", c_char_p), ("overrides", c_void_p), ("prepared", c_void_p),
+                ("strict", c_int32)]
 
 
 class Stats(Structure):
@@ -113,6 +114,8 @@ _FUNCTIONS = {
     "di_engine_encode": (c_int, [c_void_p, c_char_p, c_size_t, c_int, POINTER(c_int32), c_size_t, POINTER(c_size_t), POINTER(Error)]),
     "di_engine_decode": (c_int, [c_void_p, POINTER(c_int32), c_size_t, c_void_p, c_size_t, POINTER(c_size_t), POINTER(Error)]),
     "di_engine_submit": (c_int, [c_void_p, POINTER(Submission), POINTER(c_int64), POINTER(Error)]),
+    "di_engine_prepare": (c_int, [c_void_p, POINTER(Submission), POINTER(c_void_p), POINTER(Error)]),
+    "di_prepared_free": (None, [c_void_p]),
     "di_engine_fork": (c_int, [c_void_p, c_int64, POINTER(Submission), POINTER(c_int64), POINTER(Error)]),
     "di_engine_cancel": (c_int, [c_void_p, c_int64]),
     "di_engine_step": (c_int, [c_void_p, POINTER(c_int), POINTER(Error)]),

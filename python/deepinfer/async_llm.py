@@ -62,7 +62,7 @@ class AsyncLLM:
 
     async def _stream(self, params: SamplingParams, prompt: Any, how: "dict[str, Any]") -> AsyncIterator[Delta]:
         stream = _Stream(self.engine, prompt, params)
-        stream.id = self.engine.submit(stream, params.one_answer(), **how)
+        self.engine.submit([stream], params.one_answer(), **how)
         try:
             while True:
                 delta = await stream.queue.get()

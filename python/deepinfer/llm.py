@@ -189,7 +189,8 @@ class LLM(_Opening):
 
         messages: a list of mappings with role and content, as for chat completions, or a list of such lists.
         sampling_params, use_tqdm: as for generate.
-        request: further fields of a chat request: tools, tool_choice, thinking, reasoning_effort, response_format, ..."""
+        request: further fields of a chat request: tools, tool_choice, thinking, reasoning_effort, response_format, ... Those that sampling_params
+        has, too, count before it; None is as if they were not there. One that means nothing here is an InvalidError."""
         many = _check.listed(messages, "messages", "a list of messages")
         if not many:
             raise InvalidError("invalid", "must have at least one message", "messages")
@@ -222,8 +223,7 @@ class LLM(_Opening):
         try:
             for i, (sinks, how) in enumerate(jobs):
                 try:
-                    for sink in sinks:
-                        sink.id = self.engine.submit(sink, sink.params, first=sinks[0] if sink is not sinks[0] else None, **how)
+                    self.engine.submit(sinks, sinks[0].params, **how)
                 except (InvalidError, UnsupportedError) as err:
                     if len(jobs) > 1:
                         err.message = f"prompt {i}: {err.message}"

@@ -50,7 +50,7 @@ class LLMEngine:
         ids = _check.ids(prompt_token_ids, "prompt_token_ids")
         save_at = sorted(set(_check.ids(chunk_checkpoints, "chunk_checkpoints"))) if chunk_checkpoints is not None else []
         sink = RecordCollector(self.engine, request_id, ids, as_params(sampling_params).one_answer(), len(ids))
-        sink.id = self.engine.submit(sink, sink.params, prompt=ids, always_logprobs=True, save_at=save_at)
+        self.engine.submit([sink], sink.params, prompt=ids, always_logprobs=True, save_at=save_at)
         self._requests[request_id] = sink
         return request_id
 

@@ -120,21 +120,3 @@ class SamplingParams:
         if self.stop is None:
             return []
         return [self.stop] if isinstance(self.stop, str) else _check.listed(self.stop, "stop", "a text or a list of texts")
-
-    def request_fields(self, seed: int) -> dict[str, Any]:
-        """The fields of a JSON chat request.
-
-        seed: of this request."""
-        fields: dict[str, Any] = {
-            "temperature": float(self.temperature), "top_p": float(self.top_p), "top_k": int(self.top_k), "min_p": float(self.min_p), "seed": seed,
-            "presence_penalty": float(self.presence_penalty), "frequency_penalty": float(self.frequency_penalty),
-            "repetition_penalty": float(self.repetition_penalty), "min_tokens": max(int(self.min_tokens), int(self.first_n_token_no_eos)),
-            "stop": self.stops, "stop_token_ids": _check.ids(self.stop_token_ids or (), "stop_token_ids"), "ignore_eos": bool(self.ignore_eos),
-            "logit_bias": {str(k): v for k, v in _check.bias(self.logit_bias or {}, "logit_bias")},
-            "include_stop_str_in_output": bool(self.include_stop_str_in_output), "skip_special_tokens": bool(self.skip_special_tokens),
-        }
-        if self.max_tokens is not None:
-            fields["max_tokens"] = int(self.max_tokens) or 1
-        if self.wants_logprobs:
-            fields.update(logprobs=True, top_logprobs=self.n_alternatives)
-        return fields

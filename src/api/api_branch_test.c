@@ -9,6 +9,8 @@
 #include <string.h>
 #include <time.h>
 
+#include <math.h>
+
 #include <cmocka.h>
 
 #define NANO DI_SOURCE_DIR "/models/nano"
@@ -56,6 +58,7 @@ static int close_engine(void **state)
 
 struct answer {
     int32_t tokens[512];
+    float logprobs[512];
     int n, finished;
     char text[4096], reasoning[4096], stop[32];
     di_end_reason reason;
@@ -68,9 +71,10 @@ static int take(void *user, const di_output *o)
 {
     struct answer *a = user;
     assert_false(a->finished);
-    if (o->kind == DI_OUTPUT_TOKEN)
+    if (o->kind == DI_OUTPUT_TOKEN) {
+        a->logprobs[a->n] = o->logprob;
         a->tokens[a->n++] = o->token;
-    else if (o->kind == DI_OUTPUT_TEXT)
+    } else if (o->kind == DI_OUTPUT_TEXT)
         strncat(a->text, o->text, sizeof a->text - strlen(a->text) - 1);
     else if (o->kind == DI_OUTPUT_REASONING)
         strncat(a->reasoning, o->text, sizeof a->reasoning - strlen(a->reasoning) - 1);
@@ -101,7 +105,8 @@ static di_submission request(const char *text, const di_sampling_options *o, str
 {
     di_submission s;
     di_submission_init(&s, sizeof s);
-    memset(a, 0, sizeof *a);
+    if (a)
+        memset(a, 0, sizeof *a);
     s.text = text;
     s.text_bytes = text ? strlen(text) : 0;
     s.sampling = o;
@@ -453,39 +458,214 @@ static void test_samples_over_one_prefill(void **state)
     assert_int_equal(alone.n, 3);
 }
 
-/* What was read, rendered and tokenized for the first of several answers serves the others; a request that is another one is read itself. */
+static di_prepared *prepare(const di_submission *s)
+{
+    di_prepared *p;
+    di_error err = {0};
+    if (di_engine_prepare(engine, s, &p, &err) != DI_OK)
+        fail_msg("%s %s", err.where, err.message);
+    return p;
+}
+
+static di_submission json_request(const char *json, const char *protocol, struct answer *a)
+{
+    di_submission s = request(NULL, NULL, a);
+    s.json = json;
+    s.json_bytes = strlen(json);
+    s.protocol = protocol;
+    return s;
+}
+
+static void refused(const di_submission *s, const char *where)
+{
+    di_error err = {0};
+    assert_int_equal(di_engine_submit(engine, s, NULL, &err), DI_ERR_INVALID);
+    assert_string_equal(err.where, where);
+}
+
+/* What was read, rendered and tokenized once serves several answers: the same ones as without. */
 static void test_samples_share_one_prompt(void **state)
 {
     static char json[40000];
-    struct answer a[4];
+    struct answer a[3], alone[3];
     di_request_id first = 0;
     uint64_t calls[4];
+    size_t n_prompt;
     (void)state;
     size_t n = (size_t)snprintf(json, sizeof json, "{\"max_tokens\": 3, \"temperature\": 1, \"n\": 3, \"messages\": [");
     for (int i = 0; i < 100; i++)
         n += (size_t)snprintf(json + n, sizeof json - n, "%s{\"role\": \"user\", \"content\": \"\\u0041 message.\"}", i ? "," : "");
-    n += (size_t)snprintf(json + n, sizeof json - n, "]}");
-    for (int i = 0; i < 4; i++) {
-        di_submission s = request(NULL, NULL, &a[i]);
-        s.json = json;
-        s.json_bytes = n;
-        s.sample = i % 3;
+    snprintf(json + n, sizeof json - n, "]}");
+    di_submission s = json_request(json, NULL, NULL);
+    s.n_samples = 3;
+    calls[3] = di_mem_calls();
+    di_prepared *p = prepare(&s);
+    calls[3] = di_mem_calls() - calls[3];
+    assert_true(di_prepared_prompt(p, &n_prompt)[0] == 0 && n_prompt > 300);
+    for (int i = 0; i < 3; i++) {
+        s = request(NULL, NULL, &a[i]);
+        s.prepared = p;
+        s.sample = i;
         s.n_samples = 3;
         s.after = first;
-        s.tenant = i == 3; /* another one's */
         calls[i] = di_mem_calls();
         di_request_id id = submit(&s);
         calls[i] = di_mem_calls() - calls[i];
         first = first ? first : id;
     }
+    s.tenant = 1;
+    refused(&s, "tenant");
+    s.tenant = 0;
+    s.n_samples = 4;
+    refused(&s, "n_samples");
+    s.n_samples = 3;
+    s.protocol = "chat";
+    refused(&s, "prepared");
+    s.protocol = NULL;
+    s.text = "another prompt";
+    s.text_bytes = 7;
+    refused(&s, "prepared");
+    di_prepared_free(p); /* its answers keep it */
     run();
-    for (int i = 1; i < 3; i++) {
-        assert_true(calls[i] < 40 && calls[i] * 4 < calls[0]);
-        assert_int_equal(a[i].prompt_tokens, a[0].prompt_tokens);
+    for (int i = 0; i < 3; i++) {
+        s = json_request(json, "chat", &alone[i]);
+        s.sample = i;
+        s.n_samples = 3;
+        submit(&s);
     }
-    assert_true(calls[3] * 2 > calls[0]);
-    assert_memory_equal(a[3].tokens, a[0].tokens, sizeof(int32_t) * 3);
+    run();
+    for (int i = 0; i < 3; i++) {
+        assert_true(calls[i] < 40 && calls[i] * 4 < calls[3]);
+        assert_int_equal(a[i].prompt_tokens, n_prompt);
+        assert_memory_equal(a[i].tokens, alone[i].tokens, sizeof(int32_t) * 3);
+    }
     assert_memory_not_equal(a[1].tokens, a[0].tokens, sizeof(int32_t) * 3);
+}
+
+/* The fields of a request for several prompts: each answer is that of the request with its prompt. */
+static void test_prompts_of_one_request(void **state)
+{
+    static const char fields[] = "{\"prompt\": 5, \"n\": 9, \"best_of\": [], \"echo\": true, \"suffix\": 1, \"max_tokens\": 0, \"stop\": 3,"
+                                 "\"temperature\": 0, \"logprobs\": false, \"top_logprobs\": 2}";
+    static const int32_t ids[] = {0, 300, 301};
+    struct answer text, by_ids = {0}, whole;
+    di_request_overrides o;
+    di_error err;
+    (void)state;
+    di_request_overrides_init(&o, sizeof o);
+    di_submission s = json_request(fields, "completion", NULL);
+    assert_int_equal(di_engine_submit(engine, &s, NULL, &err), DI_ERR_INVALID);
+    o.prompts = o.no_stop = o.logprobs = o.ignore_eos = 1;
+    o.max_tokens = -1;
+    s.overrides = &o;
+    di_prepared *p = prepare(&s);
+    s = request(NULL, NULL, &text);
+    s.prepared = p;
+    refused(&s, "prepared"); /* no prompt */
+    s.overrides = &o;
+    o.max_tokens = 6;
+    s.text = STORY;
+    s.text_bytes = strlen(STORY);
+    submit(&s);
+    s.text = NULL;
+    s.ids = ids;
+    s.n_ids = 3;
+    s.user = &by_ids;
+    submit(&s);
+    di_prepared_free(p);
+    s = json_request("{\"prompt_token_ids\": [0, 300, 301], \"max_tokens\": 6, \"temperature\": 0, \"ignore_eos\": true, \"logprobs\": 0}",
+                     "completion", &whole);
+    submit(&s);
+    run();
+    assert_int_equal(whole.n, 6);
+    assert_int_equal(by_ids.n, 6);
+    assert_memory_equal(by_ids.tokens, whole.tokens, sizeof(int32_t) * 6);
+    assert_memory_equal(by_ids.logprobs, whole.logprobs, sizeof(float) * 6);
+    assert_true(!isnan(by_ids.logprobs[0]));
+    assert_memory_not_equal(by_ids.tokens, text.tokens, sizeof(int32_t) * 6);
+    s.overrides = &o; /* said in place of the request, in one call */
+    o.prompts = 0;
+    o.max_tokens = 2;
+    memset(&whole, 0, sizeof whole);
+    submit(&s);
+    run();
+    assert_int_equal(whole.n, 2);
+    s = json_request("{\"messages\": []}", NULL, &whole);
+    s.overrides = &o;
+    refused(&s, "overrides");
+}
+
+static size_t prompt_of(const di_submission *s, int32_t *ids, size_t most)
+{
+    size_t n;
+    assert_int_equal(di_engine_prompt(engine, s, ids, most, &n, NULL), DI_OK);
+    assert_true(n <= most);
+    return n;
+}
+
+/* A conversation that the caller has kept takes the place of the request's input. */
+static void test_input_of_responses(void **state)
+{
+    static const char list[] = "[{\"role\": \"user\", \"content\": \"one\"}, {\"role\": \"user\", \"content\": \"two\"}]";
+    int32_t want[64], got[64];
+    di_request_overrides o;
+    di_error err;
+    size_t n;
+    (void)state;
+    di_request_overrides_init(&o, sizeof o);
+    o.input = list;
+    o.input_bytes = strlen(list);
+    di_submission s = json_request("{\"input\": [{\"role\": \"user\", \"content\": \"one\"}, {\"role\": \"user\", \"content\": \"two\"}]}",
+                                   "responses", NULL);
+    size_t n_want = prompt_of(&s, want, 64);
+    s = json_request("{\"previous_response_id\": \"r\", \"input\": \"two\"}", "responses", NULL);
+    assert_int_equal(di_engine_prompt(engine, &s, NULL, 0, &n, &err), DI_ERR_INVALID); /* there is no store */
+    s.overrides = &o;
+    assert_int_equal(prompt_of(&s, got, 64), n_want);
+    assert_memory_equal(want, got, n_want * sizeof *want);
+    o.input_bytes--;
+    assert_int_equal(di_engine_prompt(engine, &s, NULL, 0, &n, &err), DI_ERR_FORMAT);
+}
+
+/* Beside JSON the struct says what the request does not. */
+static void test_sampling_beside_json(void **state)
+{
+    di_sampling_options o = sampling(0, 5);
+    struct answer a, b, c;
+    (void)state;
+    o.logprobs = 1;
+    di_submission s = json_request("{\"prompt\": \""
+                                   "The capital of France"
+                                   "\", \"max_tokens\": 3}",
+                                   "completion", &a);
+    s.sampling = &o;
+    submit(&s);
+    s = request("The capital of France", &o, &b);
+    submit(&s);
+    s = json_request("{\"prompt\": \""
+                     "The capital of France"
+                     "\", \"logprobs\": false}",
+                     "completion", &c);
+    s.sampling = &o;
+    submit(&s);
+    run();
+    assert_int_equal(a.n, 3);
+    assert_int_equal(b.n, 5);
+    assert_int_equal(c.n, 5);
+    assert_memory_equal(a.tokens, b.tokens, sizeof(int32_t) * 3);
+    assert_memory_equal(c.tokens, b.tokens, sizeof(int32_t) * 5);
+    assert_memory_equal(a.logprobs, b.logprobs, sizeof(float) * 3);
+    assert_true(isnan(c.logprobs[0]) && !isnan(b.logprobs[0]));
+    o.temperature = 5;
+    s.sampling = &o;
+    refused(&s, "temperature");
+    s = json_request("{\"prompt\": \"x\", \"max_tokens\": 1, \"tools\": [], \"mx_tokens\": 2}", "completion", &a);
+    submit(&s);
+    run();
+    s.strict = 1;
+    refused(&s, "tools");
+    s.protocol = "chat";
+    refused(&s, "prompt");
 }
 
 static void test_states_where_the_caller_asks(void **state)
@@ -641,6 +821,9 @@ int main(void)
         cmocka_unit_test(test_branch_from_a_callback),
         cmocka_unit_test(test_samples_over_one_prefill),
         cmocka_unit_test(test_samples_share_one_prompt),
+        cmocka_unit_test(test_prompts_of_one_request),
+        cmocka_unit_test(test_input_of_responses),
+        cmocka_unit_test(test_sampling_beside_json),
         cmocka_unit_test(test_states_where_the_caller_asks),
         cmocka_unit_test(test_unread_output_is_bounded),
         cmocka_unit_test(test_callbacks_that_throw_away_results_do_not_leak),

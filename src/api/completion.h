@@ -1,33 +1,16 @@
-/* Text level of the engine: a request becomes ids and settings, and the sampled ids become a message (reasoning, content, tool calls). */
+/* One answer to a request (prepared.h): the sampled ids become a message (reasoning, content, tool calls). */
 #ifndef DI_API_COMPLETION_H
 #define DI_API_COMPLETION_H
 
-#include "engine/core.h"
-#include "api/text_model.h"
-#include "base/entropy.h"
-#include "text/chat.h"
+#include "api/prepared.h"
 #include "text/message.h"
-#include "text/turn_memory.h"
 
-/* What a request does not say. */
-struct di_completion_defaults {
-    double temperature, top_p, min_p;
-    int64_t top_k, seed, max_tokens; /* max_tokens INT64_MIN: by the rules of spec/encoding.md §4.2 */
-    const int32_t *prompt_ids;       /* [n_prompt_ids] of a COMPLETION request without prompt and prompt_token_ids; NULL = none */
-    size_t n_prompt_ids;
-};
-struct di_completion_defaults di_completion_defaults(void);
-
-/* One answer, from request to message. */
 struct di_completion {
-    struct di_completion_source *source; /* what it shares with the other answers to its request: chat, prompt, end_ids. One holder */
-    struct di_chat *chat;                /* settled */
+    struct di_prepared *prepared; /* held: what it shares with the other answers to its request */
+    const struct di_chat *chat;   /* of it, as is */
     const struct di_text_model *text;
-    struct di_ids prompt; /* of the source; a branch's own */
+    struct di_ids prompt; /* of it; a branch's own */
     int64_t max_tokens;
-    struct di_sampling_params sampling;
-    int32_t *end_ids; /* with the sampler's bias list behind it */
-
     struct di_cap cap; /* of the reasoning */
     struct di_ids ids; /* sampled, the end id included */
     int64_t reasoning_tokens, cached_tokens;
@@ -46,39 +29,15 @@ struct di_completion {
     void (*on_done)(void *arg);                              /* last call, `done` is set; or NULL */
     void *emit_arg;
     struct di_parser *parser;
-    di_entropy_source *random;
-    void *random_ctx;
     struct di_turn_memory *memory; /* NULL: this turn is not remembered */
-    uint64_t memory_tenant, space; /* space: what its cache_salt sets apart */
-    size_t turn_at;                /* in the prompt: behind its last <｜Assistant｜> */
-    uint8_t turn_prefix[32];
 };
 
-/* Where requests are converted. All borrowed. */
-struct di_completion_setup {
-    const struct di_text_model *text;
-    const struct di_chat_options *options; /* NULL: the defaults of the chat encoding */
-    struct di_completion_defaults defaults;
-    int64_t context;           /* tokens of one request */
-    int64_t n;                 /* answers that the caller makes of it; a request that says another number is refused. 0 = 1 */
-    bool branch;               /* the prompt comes later, by di_completion_branch */
-    di_entropy_source *random; /* for ids of calls; NULL: di_entropy */
-    void *random_ctx;
-    struct di_turn_memory
-        *memory; /* earlier turns are replayed from it, this one goes into it; NULL = none. It must outlive the completion */
-    uint64_t memory_tenant;
-};
-/* Convert a request of a dialect: `request` (not used afterwards) as for di_chat_create; DI_PROTOCOL_COMPLETION takes `prompt` (text:
- * control spellings count, BOS is added unless it begins with it) or `prompt_token_ids`. Refused by name, until they exist: images, and
- * constraints that exist only as a mask (regex, grammar, choice). *out is destroyed by the caller. */
-di_status di_completion_create(const struct di_completion_setup *setup, enum di_protocol protocol, const struct di_json *request,
-                               struct di_completion **out, di_error *err);
-/* One more answer to the request of `first`, which is no branch and stays what it is (any of its answers will do, also while it runs):
- * they share what was read, rendered and tokenized. */
-di_status di_completion_sample(const struct di_completion *first, struct di_completion **out, di_error *err);
-void di_completion_destroy(struct di_completion *c);
-/* Go on from the first `at` tokens of a live answer (0: all so far), which become the prompt: c was created with setup.branch from the same
- * request, perhaps with other sampling fields. `left`: it has as many tokens as `from` had left there, else as its own fields say. Events
+/* `c` is all zero; whatever comes of it, di_completion_fini frees what it has. `branch`: the prompt comes later, by di_completion_branch.
+ * DI_ERR_LIMIT if prompt and requested tokens do not fit into `context`. */
+di_status di_completion_init(struct di_completion *c, struct di_prepared *p, int64_t context, bool branch, di_error *err);
+void di_completion_fini(struct di_completion *c);
+/* Go on from the first `at` tokens of a live answer (0: all so far), which become the prompt: c was initialised with `branch` from the same
+ * request, or from a di_prepared_branch of it. `left`: it has as many tokens as `from` had left there, else as its own fields say. Events
  * tell what is new; `message` is the whole. DI_ERR_INVALID: there are not so many tokens, or what they say has ended already by c's stop
  * strings. */
 di_status di_completion_branch(struct di_completion *c, const struct di_completion *from, int64_t at, bool left, int64_t context,

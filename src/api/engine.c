@@ -48,6 +48,13 @@ void di_request_defaults_init(di_request_defaults *defaults, size_t size)
         give_struct(defaults, size, &d, sizeof d);
 }
 
+void di_request_overrides_init(di_request_overrides *overrides, size_t size)
+{
+    di_request_overrides o = {.size = size};
+    if (overrides)
+        give_struct(overrides, size, &o, sizeof o);
+}
+
 void di_submission_init(di_submission *submission, size_t size)
 {
     di_submission s = {.size = size};

@@ -19,12 +19,6 @@ struct di_record {
     di_error *error; /* owned, or NULL */
 };
 
-/* What the request said, for its branches and its other answers; not changed once it is made. */
-struct di_api_text {
-    atomic_int holders;
-    struct di_buf json;
-};
-
 /* One request from submit until the driver has seen its end. */
 struct di_api_request {
     struct di_api_request *next;        /* inbox, or the driver's list of ended ones */
@@ -33,18 +27,12 @@ struct di_api_request {
     di_engine *engine;
     di_request_id id;
     bool cancel; /* shared: asked to end, and in the list of cancels until the driver takes it */
-    struct di_completion *answer;
-    struct di_api_text *text; /* one holder; NULL while it is made */
+    struct di_completion answer;
     int32_t *forced, *save_at;
     di_request_id after; /* of another request, or 0 */
     bool branches;       /* from `after` */
-    bool has_ids;        /* its prompt was given as ids */
-    uint64_t tenant;
-    int32_t n_samples;
-    bool as_parent; /* with its sampling */
+    bool as_parent;      /* with its sampling */
     int64_t fork_at;
-    struct di_completion_defaults defaults; /* without a prompt */
-    struct di_chat_options options;
     int (*on_output)(void *user, const di_output *output);
     void *user;
     struct di_record *last; /* its FINISHED record: there is memory for the end */
@@ -106,7 +94,6 @@ void di_api_request_end(struct di_api_request *r, enum di_end end, const di_erro
 void di_record_destroy(struct di_record *r); /* NULL is allowed */
 
 /* submit.c */
-void di_api_text_put(struct di_api_text *t); /* NULL is allowed */
 /* A request without a FINISHED record, or NULL. The caller holds the lock. */
 struct di_api_request *di_api_request_find(di_engine *e, di_request_id id);
 /* Hand a request over to the core (driver). */

@@ -125,10 +125,10 @@ static void on_begin(void *arg)
     if (!rec)
         return;
     record_prepare(rec, r, DI_OUTPUT_STARTED);
-    rec->out.prompt_tokens = (int64_t)r->answer->prompt.n;
-    rec->out.cached_tokens = r->answer->cached_tokens;
-    rec->out.start = starts[r->answer->chat->start];
-    rec->out.thinking = r->answer->chat->thinking;
+    rec->out.prompt_tokens = (int64_t)r->answer.prompt.n;
+    rec->out.cached_tokens = r->answer.cached_tokens;
+    rec->out.start = starts[r->answer.chat->start];
+    rec->out.thinking = r->answer.chat->thinking;
     record_deliver(r, rec);
 }
 
@@ -144,9 +144,9 @@ static void on_sample(void *arg, const struct di_sample *s)
         return;
     record_prepare(rec, r, DI_OUTPUT_TOKEN);
     rec->out.token = s->id;
-    rec->out.index = (int64_t)r->answer->ids.n;
+    rec->out.index = (int64_t)r->answer.ids.n;
     rec->out.logprob = s->logprob;
-    rec->out.phase = phases[di_parser_phase(r->answer->parser)];
+    rec->out.phase = phases[di_parser_phase(r->answer.parser)];
     rec->out.n_alternatives = (uint32_t)s->n_top;
     rec->out.alternatives = rec->alternatives;
     for (size_t i = 0; i < s->n_top; i++)
@@ -191,7 +191,7 @@ static void on_event(void *arg, const struct di_parse_event *event)
     rec->out.index = event->kind == DI_EVENT_CALL || event->kind == DI_EVENT_ARGUMENTS ? (int64_t)event->index : 0;
     di_buf_addv(&rec->text, event->text);
     if (event->kind == DI_EVENT_CALL)
-        describe_call(r->answer, event->text, rec);
+        describe_call(&r->answer, event->text, rec);
     r->lost = r->lost || rec->text.failed;
     record_deliver(r, rec);
 }
@@ -248,7 +248,7 @@ void di_api_request_end(struct di_api_request *r, enum di_end end, const di_erro
 {
     static const di_error memory = {DI_ERR_MEMORY, "memory for the request's output ran out", ""};
     static const di_error unread = {DI_ERR_LIMIT, "its output is not read: as many records wait as max_unread allows", "max_unread"};
-    const struct di_completion *c = r->answer;
+    const struct di_completion *c = &r->answer;
     struct di_record *rec = r->last;
     r->last = NULL;
     if (r->lost || r->unread) {
@@ -283,16 +283,15 @@ void di_api_request_end(struct di_api_request *r, enum di_end end, const di_erro
 static void on_done(void *arg)
 {
     struct di_api_request *r = arg;
-    di_api_request_end(r, r->answer->end, &r->answer->err);
+    di_api_request_end(r, r->answer.end, &r->answer.err);
 }
 
 void di_api_request_destroy(struct di_api_request *r)
 {
     if (!r)
         return;
-    di_completion_destroy(r->answer);
+    di_completion_fini(&r->answer);
     di_record_destroy(r->last);
-    di_api_text_put(r->text);
     di_free(r->forced);
     di_free(r->save_at);
     di_free(r);
@@ -300,7 +299,7 @@ void di_api_request_destroy(struct di_api_request *r)
 
 void di_api_request_listen(struct di_api_request *r, bool start)
 {
-    struct di_completion *c = r->answer;
+    struct di_completion *c = &r->answer;
     c->emit = on_event;
     c->on_begin = start ? on_begin : NULL;
     c->on_sample = on_sample;

@@ -1,6 +1,7 @@
 #include "cli/answer.h"
 
 #include "base/utf8.h"
+#include "text/chat.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -250,100 +251,17 @@ static bool set_add(struct di_str_set *s, struct di_str name)
     return true;
 }
 
-/* What only a conversation has. */
-static const char *const of_chats[] = {
-    "tools",
-    "tool_choice",
-    "parallel_tool_calls",
-    "functions",
-    "function_call",
-    "thinking",
-    "reasoning_effort",
-    "chat_template_kwargs",
-    "continue_final_message",
-    "add_generation_prompt",
-    "include_reasoning",
-    "reasoning_history",
-};
-
-/* Fields that requests may have: those that the chat encoding reads, and those that clients send and everybody may ignore
- * (spec/encoding.md §4.2). */
-static const char *const known[] = {
-    "id",
-    "messages",
-    "prompt",
-    "prompt_token_ids",
-    "model",
-    "response_format",
-    "structured_outputs",
-    "guided_json",
-    "guided_regex",
-    "guided_choice",
-    "guided_grammar",
-    "json_schema",
-    "regex",
-    "ebnf",
-    "temperature",
-    "top_p",
-    "top_k",
-    "min_p",
-    "repetition_penalty",
-    "frequency_penalty",
-    "presence_penalty",
-    "seed",
-    "max_tokens",
-    "max_completion_tokens",
-    "min_tokens",
-    "n",
-    "best_of",
-    "stop",
-    "stop_token_ids",
-    "ignore_eos",
-    "include_stop_str_in_output",
-    "skip_special_tokens",
-    "spaces_between_special_tokens",
-    "logit_bias",
-    "bad_words",
-    "allowed_token_ids",
-    "logprobs",
-    "top_logprobs",
-    "prompt_logprobs",
-    "stream",
-    "stream_options",
-    "thinking_token_budget",
-    "truncate_prompt_tokens",
-    "priority",
-    "echo",
-    "return_token_ids",
-    "return_tokens_as_token_ids",
-    "user",
-    "metadata",
-    "store",
-    "service_tier",
-    "request_id",
-    "cache_salt",
-    "prompt_cache_key",
-    "session_id",
-};
-
-static bool is_among(struct di_str name, const char *const *names, size_t n)
-{
-    for (size_t i = 0; i < n; i++)
-        if (di_str_eqc(name, names[i]))
-            return true;
-    return false;
-}
-
 void di_answer_warn(struct di_str_set *warned, const struct di_json *request, bool raw, int64_t line)
 {
+    enum di_protocol protocol = raw ? DI_PROTOCOL_COMPLETION : DI_PROTOCOL_CHAT, other = raw ? DI_PROTOCOL_CHAT : DI_PROTOCOL_COMPLETION;
     for (const struct di_json *m = request->child; m && warned->n < 20; m = m->next) {
-        bool of_chat = is_among(m->key, of_chats, sizeof of_chats / sizeof *of_chats);
-        if (is_among(m->key, known, sizeof known / sizeof *known) || (of_chat && !raw) || !set_add(warned, m->key))
+        if (di_str_eqc(m->key, "id") || di_chat_has_field(protocol, m->key) || !set_add(warned, m->key))
             continue;
         int n = (int)(m->key.n > 60 ? 60 : m->key.n);
-        fprintf(stderr,
-                of_chat ? "deepinfer generate: line %lld: the field \"%.*s\" means nothing beside a raw prompt and is ignored\n"
-                        : "deepinfer generate: line %lld: the unknown field \"%.*s\" is ignored\n",
-                (long long)line, n, m->key.p);
+        if (di_chat_has_field(other, m->key))
+            fprintf(stderr, "deepinfer generate: line %lld: the field \"%.*s\" means nothing beside %s and is ignored\n", (long long)line,
+                    n, m->key.p, raw ? "a raw prompt" : "messages");
+        else
+            fprintf(stderr, "deepinfer generate: line %lld: the unknown field \"%.*s\" is ignored\n", (long long)line, n, m->key.p);
     }
 }

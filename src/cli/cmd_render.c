@@ -161,7 +161,7 @@ static di_status add_result(struct job *j, const struct di_chat *c)
     if (j->opt->ranges)
         add_ranges(b, &c->prompt);
     add_images(b, c);
-    TRY(di_chat_max_tokens(c, (int64_t)j->ids.n, j->opt->context, &max_tokens, j->err));
+    TRY(di_chat_max_tokens(c, c->sampling.max_tokens, (int64_t)j->ids.n, j->opt->context, &max_tokens, j->err));
     di_buf_adds(b, ", \"sampling\": {\"temperature\": ");
     di_json_write_double(b, c->temperature);
     di_buf_adds(b, ", \"top_p\": ");

@@ -24,7 +24,7 @@ static const struct {
     [DI_ROUTE_RESPONSE_TOKENS] = {NULL, "responses", DI_DIALECT_OPENAI, true},
     [DI_ROUTE_MODELS] = {NULL, "", DI_DIALECT_OPENAI, false},
     [DI_ROUTE_MODEL] = {NULL, "", DI_DIALECT_OPENAI, false},
-    [DI_ROUTE_TOKENIZE] = {NULL, "", DI_DIALECT_OPENAI, true},
+    [DI_ROUTE_TOKENIZE] = {NULL, "chat", DI_DIALECT_OPENAI, true},
     [DI_ROUTE_TOKENIZER_INFO] = {NULL, "", DI_DIALECT_OPENAI, false},
     [DI_ROUTE_DETOKENIZE] = {NULL, "", DI_DIALECT_OPENAI, true},
 };
@@ -69,41 +69,20 @@ di_status di_field_switch(const struct di_json *object, const char *key, bool ot
     return DI_OK;
 }
 
-di_status di_exchange_make_answers(struct di_exchange *x, size_t bodies, size_t samples, di_error *err)
+di_status di_exchange_make_answers(struct di_exchange *x, size_t prompts, size_t samples, di_error *err)
 {
     size_t most = x->setup->max_submissions > 0 ? (size_t)x->setup->max_submissions : 128, n;
-    if (!di_mul(bodies, samples, &n) || n > most)
+    if (!di_mul(prompts, samples, &n) || n > most)
         return di_fail(err, DI_ERR_INVALID, "n", "%zu prompts with %zu samples each are more than the %zu that one request may have",
-                       bodies, samples, most);
-    x->bodies = di_calloc(bodies, sizeof *x->bodies);
+                       prompts, samples, most);
+    x->prepared = di_calloc(prompts, sizeof *x->prepared);
     x->answers = di_calloc(n, sizeof *x->answers);
-    if (!x->bodies || !x->answers)
+    if (!x->prepared || !x->answers)
         return di_fail(err, DI_ERR_MEMORY, "", "out of memory for a request");
     x->n_answers = n;
     x->n_samples = samples;
+    x->n_prompts = prompts;
     return DI_OK;
-}
-
-/* Objects end in a brace: what is put before it overrides what stands in front. */
-di_status di_exchange_write_body(const struct di_exchange *x, struct di_str extra, struct di_buf *b, di_error *err)
-{
-    struct di_str body = x->request.body;
-    while (body.n && body.p[body.n - 1] != '}')
-        body.n--;
-    di_buf_reserve(b, body.n + extra.n + 1);
-    di_buf_add(b, body.p, body.n - 1);
-    if (x->json->count == 0 && extra.n) { /* the comma in front would be one too many */
-        extra.p++;
-        extra.n--;
-    }
-    di_buf_addv(b, extra);
-    di_buf_addc(b, '}');
-    return di_buf_ok(b, err);
-}
-
-di_status di_exchange_take_body(struct di_exchange *x, size_t i, struct di_str extra, di_error *err)
-{
-    return di_exchange_write_body(x, extra, &x->bodies[i], err);
 }
 
 static di_status random_bytes(const struct di_exchange_setup *s, void *bytes, size_t n, di_error *err)
@@ -233,6 +212,7 @@ di_status di_exchange_create(const struct di_exchange_setup *setup, const struct
     x->ops = routes[request->route].ops;
     x->protocol = routes[request->route].protocol;
     x->status = 200;
+    di_request_overrides_init(&x->overrides, sizeof x->overrides);
     status = read_request(x, error, &err);
     x->json = NULL;
     di_arena_fini(&x->tree);
@@ -271,6 +251,7 @@ void di_exchange_destroy(struct di_exchange *x)
     for (size_t i = 0; i < x->n_answers; i++)
         answer_fini(&x->answers[i]);
     di_exchange_release(x);
+    di_buf_fini(&x->input);
     di_free(x->answers);
     di_buf_fini(&x->reply);
     di_arena_fini(&x->arena);
@@ -279,13 +260,23 @@ void di_exchange_destroy(struct di_exchange *x)
 
 size_t di_exchange_release(struct di_exchange *x)
 {
-    size_t bytes = 0, n = x->n_samples ? x->n_answers / x->n_samples : 0;
-    for (size_t i = 0; x->bodies && i < n; i++) {
-        bytes += x->bodies[i].n ? x->bodies[i].n : x->request.body.n;
-        di_buf_fini(&x->bodies[i]);
+    size_t bytes = 0, ids;
+    for (size_t i = 0; x->prepared && i < x->n_prompts; i++) {
+        di_prepared_prompt(x->prepared[i], &ids);
+        bytes += ids * sizeof(int32_t);
+        di_prepared_free(x->prepared[i]);
     }
-    di_free(x->bodies);
-    x->bodies = NULL;
+    di_free(x->prepared);
+    x->prepared = NULL;
+    di_prepared_free(x->fields);
+    x->fields = NULL;
+    for (size_t i = 0; x->prompts && i < x->n_prompts; i++) {
+        di_buf_fini(&x->prompts[i].text);
+        di_free(x->prompts[i].ids);
+    }
+    di_free(x->prompts);
+    x->prompts = NULL;
+    di_buf_fini(&x->input);
     x->request.body = (struct di_str){0};
     return bytes;
 }
@@ -321,15 +312,58 @@ size_t di_exchange_submissions(const struct di_exchange *x)
     return x->n_answers;
 }
 
+void di_exchange_describe(struct di_exchange *x, size_t i, di_submission *s)
+{
+    di_submission_init(s, sizeof *s);
+    s->json = x->request.body.p;
+    s->json_bytes = x->request.body.n;
+    s->protocol = x->protocol;
+    s->defaults = x->ops && !x->setup->fixed_seeds ? &x->defaults : NULL;
+    s->tenant = x->request.tenant;
+    s->n_samples = (int32_t)x->n_samples; /* at most max_submissions */
+    x->overrides.input = x->input.n ? x->input.p : NULL;
+    x->overrides.input_bytes = x->input.n;
+    s->overrides = &x->overrides;
+    if (x->prompts) {
+        const struct di_exchange_prompt *p = &x->prompts[i];
+        s->text = p->ids ? NULL : p->text.p ? p->text.p : "";
+        s->text_bytes = p->text.n;
+        s->ids = p->ids;
+        s->n_ids = p->n_ids;
+    }
+}
+
+di_status di_exchange_prepare(struct di_exchange *x, di_error *err)
+{
+    di_status status = DI_OK;
+    di_submission s;
+    di_request_overrides overrides = x->overrides;
+    for (size_t i = 0; i < x->n_prompts; i++) {
+        di_exchange_describe(x, i, &s);
+        if (x->prompts && !x->fields) {
+            di_submission fields = s;
+            fields.text = NULL;
+            fields.ids = NULL;
+            TRY(di_engine_prepare(x->setup->engine, &fields, &x->fields, err));
+        }
+        if (x->prompts) {
+            overrides.max_tokens = x->prompts[i].max_tokens;
+            s.prepared = x->fields;
+            s.json = s.protocol = NULL;
+            s.defaults = NULL;
+            s.overrides = &overrides;
+        }
+        TRY(di_engine_prepare(x->setup->engine, &s, &x->prepared[i], err));
+    }
+out:
+    return status;
+}
+
 void di_exchange_submission(const struct di_exchange *x, size_t i, di_submission *s)
 {
-    const struct di_buf *body = &x->bodies[i / x->n_samples];
     size_t first = i - i % x->n_samples;
     di_submission_init(s, sizeof *s);
-    s->json = body->n ? body->p : x->request.body.p;
-    s->json_bytes = body->n ? body->n : x->request.body.n;
-    s->protocol = x->protocol;
-    s->defaults = x->setup->fixed_seeds ? NULL : &x->defaults;
+    s->prepared = x->prepared[i / x->n_samples];
     s->tenant = x->request.tenant;
     s->priority = x->priority;
     s->report_start = 1;
@@ -337,7 +371,7 @@ void di_exchange_submission(const struct di_exchange *x, size_t i, di_submission
         s->forced = x->forced[i / x->n_samples].ids + 1;
         s->n_forced = x->forced[i / x->n_samples].n - 1;
     }
-    s->n_samples = (int32_t)x->n_samples; /* at most max_submissions */
+    s->n_samples = (int32_t)x->n_samples;
     s->sample = (int32_t)(i - first);
     s->after = i > first ? x->answers[first].request : 0;
 }

@@ -6,8 +6,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#define MOST_REPEATED ((size_t)8 << 20) /* bytes of all copies of the fields beside the prompts */
-
 /* The old log-probability object, four lists side by side. */
 struct tokens {
     struct di_buf text, logprobs, top, offsets;
@@ -27,63 +25,59 @@ struct own {
 
 /* ---------------------------------------------------------------- request */
 
-/* Prompt number k. */
-static di_status add_ids(const struct di_exchange *x, struct di_buf *b, const struct di_json *ids, size_t k, di_error *err)
+/* Prompt number k, as ids. */
+static di_status take_ids(const struct di_exchange *x, const struct di_json *ids, size_t k, di_error *err)
 {
+    struct di_exchange_prompt *p = &x->prompts[k];
     char where[40];
     const char *key = di_field(x->json, "prompt") ? "prompt" : "prompt_token_ids";
     bool list = di_field(x->json, key) != ids;
-    size_t i = 0;
     snprintf(where, sizeof where, list ? "%s[%zu]" : "%s", key, k);
-    di_buf_adds(b, ",\"prompt_token_ids\":[");
-    for (const struct di_json *v = ids->child; v; v = v->next, i++) {
+    p->ids = di_calloc(ids->count + 1, sizeof *p->ids);
+    if (!p->ids)
+        return di_fail(err, DI_ERR_MEMORY, "", "out of memory for a prompt");
+    for (const struct di_json *v = ids->child; v; v = v->next) {
         int64_t id;
         if (!di_json_int(v, &id) || id < 0 || id > INT32_MAX)
-            return di_fail(err, DI_ERR_INVALID, where, "must hold token ids only, whole numbers of at least 0, but entry %zu is none", i);
-        di_buf_adds(b, i ? "," : "");
-        di_json_write_compact(b, v);
+            return di_fail(err, DI_ERR_INVALID, where, "must hold token ids only, whole numbers of at least 0, but entry %zu is none",
+                           p->n_ids);
+        p->ids[p->n_ids++] = (int32_t)id;
     }
-    di_buf_addc(b, ']');
     return DI_OK;
 }
 
 /* Without the begin-of-text id that the engine puts in front of a text. */
-static di_status add_bare_text(const struct di_exchange *x, struct di_buf *b, struct di_str text, di_error *err)
+static di_status take_bare_text(const struct di_exchange *x, struct di_exchange_prompt *p, struct di_str text, di_error *err)
 {
     di_status status = DI_OK;
-    size_t n;
-    int32_t *ids = NULL;
-    TRY(di_engine_encode(x->setup->engine, text.p, text.n, 1, NULL, 0, &n, err));
-    ids = di_calloc(n, sizeof *ids);
-    CHECK(ids, err, DI_ERR_MEMORY, "", "out of memory for a prompt");
-    TRY(di_engine_encode(x->setup->engine, text.p, text.n, 1, ids, n, &n, err));
-    di_buf_adds(b, ",\"prompt_token_ids\":[");
-    for (size_t i = 0; i < n; i++)
-        di_buf_addf(b, i ? ",%d" : "%d", ids[i]);
-    di_buf_addc(b, ']');
+    TRY(di_engine_encode(x->setup->engine, text.p, text.n, 1, NULL, 0, &p->n_ids, err));
+    p->ids = di_calloc(p->n_ids + 1, sizeof *p->ids);
+    CHECK(p->ids, err, DI_ERR_MEMORY, "", "out of memory for a prompt");
+    TRY(di_engine_encode(x->setup->engine, text.p, text.n, 1, p->ids, p->n_ids, &p->n_ids, err));
 out:
-    di_free(ids);
     return status;
 }
 
-static di_status add_text(const struct di_exchange *x, struct di_buf *b, struct di_str prompt, di_error *err)
+static di_status take_text(const struct di_exchange *x, struct di_exchange_prompt *p, struct di_str prompt, di_error *err)
 {
     const struct di_json *special = di_field(x->json, "add_special_tokens"), *suffix = di_field(x->json, "suffix");
     struct di_buf text = {0};
     di_status status = DI_OK;
-    if (suffix) {
+    if (suffix)
         di_buf_adds(&text, "<｜fim▁begin｜>");
-        di_buf_addv(&text, prompt);
+    di_buf_addv(&text, prompt);
+    if (suffix) {
         di_buf_adds(&text, "<｜fim▁hole｜>");
         di_buf_addv(&text, suffix->text);
         di_buf_adds(&text, "<｜fim▁end｜>");
-        TRY(di_buf_ok(&text, err));
-        prompt = di_buf_str(&text);
     }
-    if (di_json_is(special, DI_JSON_BOOL) && !special->boolean)
-        TRY(add_bare_text(x, b, prompt, err));
-    else
-        di_write_string(b, "prompt", prompt);
+    TRY(di_buf_ok(&text, err));
+    if (di_json_is(special, DI_JSON_BOOL) && !special->boolean) {
+        TRY(take_bare_text(x, p, di_buf_str(&text), err));
+    } else {
+        p->text = text;
+        text = (struct di_buf){0};
+    }
 out:
     di_buf_fini(&text);
     return status;
@@ -115,43 +109,29 @@ out:
     return status;
 }
 
-/* All members but those that are said per submission or done here. */
-static void write_rest(struct di_buf *b, const struct di_json *request)
-{
-    static const char *const ours[] = {"prompt", "prompt_token_ids", "suffix", "n", "best_of", "echo"};
-    di_buf_adds(b, "{\"stream_options\":null");
-    for (const struct di_json *m = request->child; m; m = m->next) {
-        bool mine = false;
-        for (size_t i = 0; i < sizeof ours / sizeof *ours; i++)
-            mine = mine || di_str_eqc(m->key, ours[i]);
-        if (mine)
-            continue;
-        di_buf_addc(b, ',');
-        di_json_write_string(b, m->key);
-        di_buf_addc(b, ':');
-        di_json_write_compact(b, m);
-    }
-}
-
 /* Scoring: the prompt's first token is the prompt, the others are forced, and their log-probabilities come as those of an answer. */
-static di_status force_prompt(struct di_exchange *x, size_t i, di_error *err)
+static di_status force_prompt(struct di_exchange *x, size_t k, di_error *err)
 {
     struct own *own = x->own;
-    struct di_buf *b = &x->bodies[i];
-    struct di_forced *f = &x->forced[i];
+    struct di_exchange_prompt *p = &x->prompts[k];
+    struct di_forced *f = &x->forced[k];
     di_status status = DI_OK;
     di_submission s;
     di_model_info info;
-    size_t n;
-    di_submission_init(&s, sizeof s);
-    s.protocol = x->protocol;
-    s.json = b->p;
-    s.json_bytes = b->n;
     TRY(di_engine_info(x->setup->engine, &info, sizeof info, err));
-    TRY(di_engine_prompt(x->setup->engine, &s, NULL, 0, &n, err));
-    f->ids = di_calloc(n, sizeof *f->ids);
+    if (!p->ids) {
+        di_submission_init(&s, sizeof s);
+        s.text = p->text.p ? p->text.p : "";
+        s.text_bytes = p->text.n;
+        TRY(di_engine_prompt(x->setup->engine, &s, NULL, 0, &p->n_ids, err));
+        p->ids = di_calloc(p->n_ids, sizeof *p->ids);
+        CHECK(p->ids, err, DI_ERR_MEMORY, "", "out of memory for a prompt");
+        TRY(di_engine_prompt(x->setup->engine, &s, p->ids, p->n_ids, &p->n_ids, err));
+    }
+    size_t n = p->n_ids;
+    f->ids = di_calloc(n + 1, sizeof *f->ids);
     CHECK(f->ids, err, DI_ERR_MEMORY, "", "out of memory for a prompt");
-    TRY(di_engine_prompt(x->setup->engine, &s, f->ids, n, &n, err));
+    memcpy(f->ids, p->ids, n * sizeof *f->ids);
     f->n = n;
     int64_t left = info.context - (int64_t)n, wanted = own->max_tokens >= 0 ? own->max_tokens : left < 8192 ? left : 8192;
     CHECK(n > 1 || wanted > 0, err, DI_ERR_INVALID, "prompt", "has one token only: there is nothing to score");
@@ -161,32 +141,28 @@ static di_status force_prompt(struct di_exchange *x, size_t i, di_error *err)
         size_t bytes;
         char room[256];
         TRY(di_engine_decode(x->setup->engine, f->ids, 1, room, sizeof room, &bytes, err));
-        di_buf_add(&own->echoes[i], room, bytes < sizeof room ? bytes : sizeof room);
+        di_buf_add(&own->echoes[k], room, bytes < sizeof room ? bytes : sizeof room);
     }
-    b->n--; /* the brace */
-    di_buf_addf(b, ",\"prompt\":null,\"prompt_token_ids\":[%d],\"max_tokens\":%lld%s}", f->ids[0], (long long)n - 1 + (long long)wanted,
-                own->max_tokens == 0 ? ",\"ignore_eos\":true" : "");
-    TRY(di_buf_ok(b, err));
+    p->n_ids = 1;
+    p->max_tokens = (int64_t)n - 1 + wanted;
 out:
     return status;
 }
 
-static di_status make_body(struct di_exchange *x, size_t i, const struct di_json *prompt, struct di_str rest, di_error *err)
+static di_status take_prompt(struct di_exchange *x, size_t k, const struct di_json *prompt, di_error *err)
 {
     struct own *own = x->own;
-    struct di_buf *b = &x->bodies[i];
     di_status status = DI_OK;
-    di_buf_addv(b, rest);
     if (prompt->type == DI_JSON_STRING)
-        TRY(add_text(x, b, prompt->text, err));
+        TRY(take_text(x, &x->prompts[k], prompt->text, err));
     else
-        TRY(add_ids(x, b, prompt, i, err));
-    di_buf_addc(b, '}');
-    TRY(di_buf_ok(b, err));
+        TRY(take_ids(x, prompt, k, err));
+    CHECK(!x->prompts[k].ids || x->prompts[k].n_ids, err, DI_ERR_INVALID, "prompt_token_ids",
+          "the prompt is empty; at least one token is needed");
     if (own->score)
-        TRY(force_prompt(x, i, err));
+        TRY(force_prompt(x, k, err));
     else if (own->echo)
-        TRY(add_echo(x, &own->echoes[i], prompt, err));
+        TRY(add_echo(x, &own->echoes[k], prompt, err));
 out:
     return status;
 }
@@ -255,7 +231,6 @@ out:
 static di_status read(struct di_exchange *x, di_error *err)
 {
     di_status status = DI_OK;
-    struct di_buf rest = {0};
     const struct di_json *prompt = NULL;
     size_t n = 0, samples = 0;
     struct own *own = x->own = di_arena_alloc(&x->arena, sizeof *own);
@@ -270,19 +245,18 @@ static di_status read(struct di_exchange *x, di_error *err)
     own->n_prompts = n;
     if (own->score)
         x->forced = di_calloc(n, sizeof *x->forced);
-    CHECK(own->tokens && own->echoes && (x->forced || !own->score), err, DI_ERR_MEMORY, "", "out of memory for a request");
-    write_rest(&rest, x->json);
-    if (own->score) /* said anew for each prompt */
-        di_buf_adds(&rest, ",\"max_tokens\":null,\"max_completion_tokens\":null,\"stop\":null");
-    if (samples > own->n_shown && !x->logprobs) /* the best ones are those with the best log-probabilities */
-        di_buf_adds(&rest, ",\"logprobs\":0");
-    TRY(di_buf_ok(&rest, err));
-    CHECK(rest.n <= MOST_REPEATED / n || n == 1, err, DI_ERR_LIMIT, "prompt",
-          "the fields beside it have %zu bytes, too many to be repeated for each of %zu prompts", rest.n, n);
+    x->prompts = di_calloc(n, sizeof *x->prompts);
+    CHECK(own->tokens && own->echoes && x->prompts && (x->forced || !own->score), err, DI_ERR_MEMORY, "", "out of memory for a request");
+    x->overrides.prompts = 1;
+    x->overrides.logprobs = samples > own->n_shown; /* the best ones are those with the best log-probabilities */
+    if (own->score) {
+        x->overrides.max_tokens = -1; /* with each prompt */
+        x->overrides.no_stop = 1;
+        x->overrides.ignore_eos = own->max_tokens == 0;
+    }
     for (size_t i = 0; i < n; i++, prompt = prompt->next)
-        TRY(make_body(x, i, prompt, di_buf_str(&rest), err));
+        TRY(take_prompt(x, i, prompt, err));
 out:
-    di_buf_fini(&rest);
     return status;
 }
 

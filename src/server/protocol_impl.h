@@ -36,6 +36,14 @@ struct di_answer {
     int state; /* of the streaming dialect */
 };
 
+/* A prompt beside the body. */
+struct di_exchange_prompt {
+    struct di_buf text;
+    int32_t *ids; /* [n_ids], or NULL: text */
+    size_t n_ids;
+    int64_t max_tokens; /* of the answers to it, 0 = as the body says */
+};
+
 struct di_usage {
     int64_t prompt, cached, completion, reasoning, drafted, accepted;
 };
@@ -77,14 +85,17 @@ struct di_exchange {
     int32_t priority;
     int64_t *stop_ids; /* [n_stop_ids] stop_token_ids */
     size_t n_stop_ids;
-    struct di_buf *bodies; /* [n_answers / n_samples] JSON of the submissions; empty: the request's body as it is */
     di_request_defaults defaults;
-    struct di_forced { /* [as many] or NULL: a prompt whose tokens behind the first are the beginning of the answer */
-        int32_t *ids;  /* [n]; owned by the dialect */
+    di_request_overrides overrides;     /* what the submissions say in place of the body */
+    struct di_buf input;                /* of them, if it is not empty */
+    struct di_exchange_prompt *prompts; /* [n_prompts]; NULL: the body has the prompt */
+    di_prepared *fields, **prepared;    /* made of all that; prepared: [n_prompts] */
+    struct di_forced {                  /* [as many] or NULL: a prompt whose tokens behind the first are the beginning of the answer */
+        int32_t *ids;                   /* [n]; owned by the dialect */
         size_t n;
     } * forced;
     struct di_answer *answers;
-    size_t n_answers, n_samples;
+    size_t n_answers, n_samples, n_prompts; /* n_answers: samples of all prompts */
     size_t n_finished;
     bool failed, done;
     int status;
@@ -102,12 +113,8 @@ struct di_str di_field_string(const struct di_json *object, const char *key);
 int64_t di_field_int(const struct di_json *object, const char *key, int64_t otherwise);
 /* One that the engine does not get: DI_ERR_INVALID if it is neither absent nor a boolean. */
 di_status di_field_switch(const struct di_json *object, const char *key, bool otherwise, bool *out, di_error *err);
-/* Make room for `bodies` x `samples` answers. */
-di_status di_exchange_make_answers(struct di_exchange *x, size_t bodies, size_t samples, di_error *err);
-/* The request's body as body i, with `extra` appended: ",\"key\":value" as often as wanted. A repeated key's last value counts. */
-di_status di_exchange_take_body(struct di_exchange *x, size_t i, struct di_str extra, di_error *err);
-/* The same into any buffer. */
-di_status di_exchange_write_body(const struct di_exchange *x, struct di_str extra, struct di_buf *b, di_error *err);
+/* Make room for `prompts` x `samples` answers. */
+di_status di_exchange_make_answers(struct di_exchange *x, size_t prompts, size_t samples, di_error *err);
 
 /* ---- writing ---- */
 void di_write_key(struct di_buf *b, const char *key); /* ,"key": */
@@ -149,9 +156,9 @@ void di_write_token(struct di_buf *b, const di_engine *engine, int32_t id, struc
 di_status di_exchange_reply(struct di_exchange *x, di_error *err);
 /* The one of the setup's names that stands for this one, or NULL. */
 const char *di_model_served(const struct di_exchange_setup *setup, struct di_str name);
-/* Of Responses, with a store: append the items of the conversation so far, those of the request included, separated by commas; and to
- * `extra` what the body must say instead if it names a response or items that are stored. Without a store it does nothing. */
-di_status di_stored_conversation(struct di_exchange *x, struct di_buf *items, struct di_buf *extra, di_error *err);
+/* Of Responses, with a store: append the items of the conversation so far, those of the request included, separated by commas; if the
+ * request names a response or items that are stored, they are also x->input. Without a store it does nothing. */
+di_status di_stored_conversation(struct di_exchange *x, struct di_buf *items, di_error *err);
 /* The input of a stored response as a list: fills x->reply. */
 di_status di_stored_input_items(struct di_exchange *x, di_error *err);
 

@@ -145,7 +145,7 @@ static void play(enum di_route route, const char *body, struct answer *answers, 
     if (di_exchange_create(&setup, &r, &x, &e) != DI_OK)
         fail_msg("%s: %s", body, e.message);
     size_t n = di_exchange_submissions(x);
-    assert_true(di_exchange_release(x) >= r.body.n); /* nothing below needs the request */
+    di_exchange_release(x); /* nothing below needs the request */
     assert_int_equal(di_exchange_begin(x, out, NULL), DI_OK);
     for (size_t i = 0; i < n; i++)
         answers[i].next = 0;

@@ -62,48 +62,20 @@ static di_status model(struct di_exchange *x, di_error *err)
 
 /* ---------------------------------------------------------------- tokens */
 
-static di_status prompt_ids(const struct di_exchange *x, struct di_str json, const char *protocol, int32_t **ids, size_t *n, di_error *err)
-{
-    di_status status = DI_OK;
-    di_submission s;
-    size_t cap = 0;
-    di_submission_init(&s, sizeof s);
-    s.json = json.p;
-    s.json_bytes = json.n;
-    s.protocol = protocol;
-    s.tenant = x->request.tenant;
-    *ids = NULL;
-    TRY(di_engine_prompt(x->setup->engine, &s, NULL, 0, n, err));
-    cap = *n;
-    *ids = di_calloc(cap, sizeof **ids);
-    CHECK(*ids, err, DI_ERR_MEMORY, "", "out of memory for %zu ids", cap);
-    TRY(di_engine_prompt(x->setup->engine, &s, *ids, cap, n, err));
-out:
-    return status;
-}
-
 static di_status count_tokens(struct di_exchange *x, di_error *err)
 {
     di_status status = DI_OK;
     bool responses = x->request.route == DI_ROUTE_RESPONSE_TOKENS;
-    struct di_buf items = {0}, extra = {0}, body = {0};
+    struct di_buf items = {0};
     di_submission s;
     size_t n;
     if (responses)
-        TRY(di_stored_conversation(x, &items, &extra, err));
-    TRY(di_buf_ok(&extra, err));
-    TRY(di_exchange_write_body(x, di_buf_str(&extra), &body, err));
-    di_submission_init(&s, sizeof s);
-    s.json = body.p;
-    s.json_bytes = body.n;
-    s.protocol = x->protocol;
-    s.tenant = x->request.tenant;
+        TRY(di_stored_conversation(x, &items, err));
+    di_exchange_describe(x, 0, &s);
     TRY(di_engine_prompt(x->setup->engine, &s, NULL, 0, &n, err));
     di_buf_addf(&x->reply, responses ? "{\"object\":\"response.input_tokens\",\"input_tokens\":%zu}" : "{\"input_tokens\":%zu}", n);
 out:
     di_buf_fini(&items);
-    di_buf_fini(&extra);
-    di_buf_fini(&body);
     return status;
 }
 
@@ -131,7 +103,10 @@ static di_status check_reply(const struct di_exchange *x, size_t bytes, const ch
 static di_status tokenize(struct di_exchange *x, di_error *err)
 {
     di_status status = DI_OK;
-    int32_t *ids = NULL;
+    int32_t *own = NULL;
+    const int32_t *ids;
+    di_prepared *p = NULL;
+    di_submission s;
     size_t n = 0;
     di_model_info info;
     struct di_str bytes;
@@ -141,10 +116,13 @@ static di_status tokenize(struct di_exchange *x, di_error *err)
     TRY(di_field_switch(x->json, "add_special_tokens", true, &special, err));
     TRY(di_field_switch(x->json, "return_token_strs", false, &strings, err));
     if (di_field(x->json, "messages")) {
-        TRY(prompt_ids(x, x->request.body, "chat", &ids, &n, err));
+        di_exchange_describe(x, 0, &s);
+        TRY(di_engine_prepare(x->setup->engine, &s, &p, err));
+        ids = di_prepared_prompt(p, &n);
     } else {
         CHECK(di_json_is(prompt, DI_JSON_STRING), err, DI_ERR_INVALID, "prompt", "must be a string, or give messages");
-        TRY(plain_ids(x, prompt->text, &ids, &n, err));
+        TRY(plain_ids(x, prompt->text, &own, &n, err));
+        ids = own;
     }
     TRY(check_reply(x, 2 * n, "prompt", n, err)); /* before it is written */
     TRY(di_engine_info(x->setup->engine, &info, sizeof info, err));
@@ -172,7 +150,8 @@ static di_status tokenize(struct di_exchange *x, di_error *err)
     }
     TRY(check_reply(x, x->reply.n, "prompt", n, err));
 out:
-    di_free(ids);
+    di_prepared_free(p);
+    di_free(own);
     return status;
 }
 

@@ -67,26 +67,20 @@ static void write_settings(struct di_buf *b, const struct di_exchange *x)
 static di_status read(struct di_exchange *x, di_error *err)
 {
     di_status status = DI_OK;
-    struct di_buf extra = {0};
     struct own *own = x->own = di_arena_alloc(&x->arena, sizeof *own);
     CHECK(own, err, DI_ERR_MEMORY, "", "out of memory for a request");
     *own = (struct own){.open = NONE};
     bool asked = includes(di_field(x->json, "include"), "message.output_text.logprobs");
     x->logprobs = asked || di_field(x->json, "top_logprobs");
-    if (asked && !di_field(x->json, "top_logprobs"))
-        di_buf_adds(&extra, ",\"top_logprobs\":0");
+    x->overrides.logprobs = asked;
     TRY(di_exchange_make_answers(x, 1, 1, err));
     const struct di_json *store = di_field(x->json, "store");
     own->store = x->setup->store && !(di_json_is(store, DI_JSON_BOOL) && !store->boolean);
     own->searches = declares_search(di_field(x->json, "tools"));
     write_settings(&own->settings, x);
     TRY(di_buf_ok(&own->settings, err));
-    TRY(di_stored_conversation(x, &own->input, &extra, err));
-    TRY(di_buf_ok(&extra, err));
-    if (extra.n)
-        TRY(di_exchange_take_body(x, 0, di_buf_str(&extra), err));
+    TRY(di_stored_conversation(x, &own->input, err));
 out:
-    di_buf_fini(&extra);
     return status;
 }
 

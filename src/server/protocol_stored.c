@@ -141,7 +141,7 @@ out:
     return status;
 }
 
-di_status di_stored_conversation(struct di_exchange *x, struct di_buf *items, struct di_buf *extra, di_error *err)
+di_status di_stored_conversation(struct di_exchange *x, struct di_buf *items, di_error *err)
 {
     struct references r = {.x = x};
     struct di_str previous = di_field_string(x->json, "previous_response_id");
@@ -154,11 +154,12 @@ di_status di_stored_conversation(struct di_exchange *x, struct di_buf *items, st
               "previous_response_id", "there is no response with this id (any more): send the whole input");
     TRY(add_input(&r, di_field(x->json, "input"), items, &resolved, err));
     if (previous.n || resolved) {
-        di_buf_adds(extra, ",\"previous_response_id\":null,\"input\":[");
-        di_buf_addv(extra, di_buf_str(items));
-        di_buf_addc(extra, ']');
+        di_buf_addc(&x->input, '[');
+        di_buf_addv(&x->input, di_buf_str(items));
+        di_buf_addc(&x->input, ']');
     }
     TRY(di_buf_ok(items, err));
+    TRY(di_buf_ok(&x->input, err));
 out:
     di_free(r.v);
     return status;

@@ -459,16 +459,21 @@ static void test_submissions(void **state)
     assert_int_equal(di_exchange_submissions(x), 3);
     for (int i = 0; i < 3; i++) {
         di_exchange_submission(x, (size_t)i, &s);
-        assert_string_equal(s.protocol, "chat");
-        assert_int_equal(s.json_bytes, r.body.n);
         assert_int_equal(s.tenant, 9);
         assert_int_equal(s.priority, 2);
         assert_int_equal(s.sample, i);
         assert_int_equal(s.n_samples, 3);
         assert_int_equal(s.after, i ? 41 : 0);
-        assert_true(s.report_start && s.defaults && s.defaults->seed > 0);
+        assert_true(s.report_start);
         di_exchange_submitted(x, (size_t)i, 41 + i);
     }
+    di_exchange_describe(x, 0, &s);
+    assert_string_equal(s.protocol, "chat");
+    assert_ptr_equal(s.json, r.body.p); /* as it is */
+    assert_int_equal(s.json_bytes, r.body.n);
+    assert_int_equal(s.tenant, 9);
+    assert_int_equal(s.n_samples, 3);
+    assert_true(s.defaults && s.defaults->seed > 0);
     di_exchange_destroy(x);
     struct di_exchange_setup fixed = plain;
     fixed.fixed_seeds = true;
@@ -480,39 +485,42 @@ static void test_submissions(void **state)
         di_exchange_destroy(x);
     }
     x = open_with(&fixed, DI_ROUTE_MESSAGES, "{}");
-    di_exchange_submission(x, 0, &s);
+    di_exchange_describe(x, 0, &s);
     assert_null(s.defaults);
     di_exchange_destroy(x);
 }
 
-static void test_bodies_of_completions(void **state)
+static void test_prompts_of_completions(void **state)
 {
     (void)state;
     static const struct {
-        const char *request, *bodies[3];
-        size_t n;
+        const char *request, *texts[2];
+        int32_t ids[2][2];
+        size_t n_ids[2], n;
+        bool logprobs;
     } cases[] = {
-        {"{\"prompt\":\"a\",\"top_k\":1,\"n\":2}", {"{\"stream_options\":null,\"top_k\":1,\"prompt\":\"a\"}"}, 2},
-        {"{\"prompt\":[\"a\",\"b\"],\"echo\":true}",
-         {"{\"stream_options\":null,\"prompt\":\"a\"}", "{\"stream_options\":null,\"prompt\":\"b\"}"},
-         2},
-        {"{\"prompt\":[5,6],\"best_of\":3}", {"{\"stream_options\":null,\"logprobs\":0,\"prompt_token_ids\":[5,6]}"}, 3},
-        {"{\"prompt\":[[5],[6,7]]}",
-         {"{\"stream_options\":null,\"prompt_token_ids\":[5]}", "{\"stream_options\":null,\"prompt_token_ids\":[6,7]}"},
-         2},
-        {"{\"prompt\":\"def f(\",\"suffix\":\")\"}",
-         {"{\"stream_options\":null,\"prompt\":\"<｜fim▁begin｜>def f(<｜fim▁hole｜>)<｜fim▁end｜>\"}"},
-         1},
+        {"{\"prompt\":\"a\",\"top_k\":1,\"n\":2}", .texts = {"a"}, .n = 2},
+        {"{\"prompt\":[\"a\",\"\\u0062\"],\"echo\":true}", .texts = {"a", "b"}, .n = 2},
+        {"{\"prompt\":[5,6],\"best_of\":3}", .ids = {{5, 6}}, .n_ids = {2}, .n = 3, .logprobs = true},
+        {"{\"prompt\":[[5],[6,7]]}", .ids = {{5}, {6, 7}}, .n_ids = {1, 2}, .n = 2},
+        {"{\"prompt\":\"def f(\",\"suffix\":\")\"}", .texts = {"<｜fim▁begin｜>def f(<｜fim▁hole｜>)<｜fim▁end｜>"}, .n = 1},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct di_exchange *x = open_exchange(DI_ROUTE_COMPLETIONS, cases[i].request);
         di_submission s;
-        size_t n_bodies = cases[i].bodies[1] ? 2 : 1;
         assert_int_equal(di_exchange_submissions(x), cases[i].n);
-        for (size_t k = 0; k < cases[i].n; k++) {
-            di_exchange_submission(x, k, &s);
+        for (size_t k = 0; k < 2 && (cases[i].texts[k] || cases[i].n_ids[k]); k++) {
+            di_exchange_describe(x, k, &s);
             assert_string_equal(s.protocol, "completion");
-            assert_string_equal(s.json, cases[i].bodies[k * n_bodies / cases[i].n]);
+            assert_string_equal(s.json, cases[i].request);
+            assert_int_equal(s.overrides->prompts, 1);
+            assert_int_equal(s.overrides->logprobs, cases[i].logprobs);
+            assert_int_equal(s.n_ids, cases[i].n_ids[k]);
+            assert_int_equal(s.ids == NULL, cases[i].texts[k] != NULL);
+            if (s.ids)
+                assert_memory_equal(s.ids, cases[i].ids[k], s.n_ids * sizeof *s.ids);
+            else
+                assert_string_equal(s.text, cases[i].texts[k]);
         }
         di_exchange_destroy(x);
     }
@@ -833,19 +841,13 @@ static void test_conversations_are_continued(void **state)
     di_exchange_destroy(x);
     x = open_with(&kept, DI_ROUTE_RESPONSES, "{\"input\":[{\"role\":\"user\",\"content\":\"three\"}],\"previous_response_id\":\"resp_1\"}");
     di_submission s;
-    di_exchange_submission(x, 0, &s);
-    struct di_arena arena;
-    struct di_json *v;
+    di_exchange_describe(x, 0, &s);
     struct di_buf input = {0};
-    di_arena_init(&arena);
-    assert_int_equal(di_json_parse((struct di_str){s.json, s.json_bytes}, NULL, &arena, &v, NULL), DI_OK);
-    assert_true(di_json_is(di_json_get(v, "previous_response_id"), DI_JSON_NULL));
-    di_json_write_compact(&input, di_json_get(v, "input"));
+    di_buf_add(&input, s.overrides->input, s.overrides->input_bytes);
     same_text(&input,
               "[{\"role\":\"user\",\"content\":\"one\"},{\"type\":\"message\",\"id\":\"msg_resp_1_0\",\"status\":\"completed\",\"role\":"
               "\"assistant\",\"phase\":\"final_answer\",\"content\":[{\"type\":\"output_text\",\"annotations\":[],\"logprobs\":[],"
               "\"text\":\"two\"}]},{\"role\":\"user\",\"content\":\"three\"}]");
-    di_arena_fini(&arena);
     di_buf_fini(&input);
     di_exchange_destroy(x);
     struct di_exchange_request other = {
@@ -957,7 +959,7 @@ int main(void)
         cmocka_unit_test(test_recorded_streams),
         cmocka_unit_test(test_cut_calls),
         cmocka_unit_test(test_submissions),
-        cmocka_unit_test(test_bodies_of_completions),
+        cmocka_unit_test(test_prompts_of_completions),
         cmocka_unit_test(test_ids),
         cmocka_unit_test(test_refused_at_once),
         cmocka_unit_test(test_shapes_of_errors),

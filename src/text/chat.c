@@ -157,6 +157,27 @@ out:
     return status;
 }
 
+di_status di_chat_branch(const struct di_chat *of, const di_sampling_options *sampling, struct di_chat **out, di_error *err)
+{
+    di_status status = DI_OK;
+    struct di_build b = {.opt = &di_chat_options_default, .err = err};
+    *out = NULL;
+    struct di_chat *c = di_malloc(sizeof *c);
+    CHECK(c, err, DI_ERR_MEMORY, "", "out of memory for a chat request");
+    *c = *of;
+    di_arena_init(&c->arena);
+    c->prompt = (struct di_prompt){0};
+    b.chat = c;
+    TRY(di_build_sampling_options(&b, sampling));
+    c->sampling.thinking_token_budget = of->sampling.thinking_token_budget;
+    di_build_sampling_rules(&b);
+    *out = c;
+    c = NULL;
+out:
+    di_chat_destroy(c);
+    return status;
+}
+
 /* A copy in the arena. */
 static bool keep_text(struct di_arena *arena, struct di_str *s)
 {
@@ -232,19 +253,19 @@ void di_chat_destroy(struct di_chat *chat)
     di_free(chat);
 }
 
-di_status di_chat_max_tokens(const struct di_chat *c, int64_t prompt_tokens, int64_t context, int64_t *out, di_error *err)
+di_status di_chat_max_tokens(const struct di_chat *c, int64_t asked, int64_t prompt_tokens, int64_t context, int64_t *out, di_error *err)
 {
     static const char *const prompt_of[] = {"messages", "input", "messages", "prompt"};
-    int64_t sent = c->sampling.max_tokens, left = context - prompt_tokens;
+    int64_t left = context - prompt_tokens;
     bool lower = c->protocol == DI_PROTOCOL_MESSAGES; /* its clients ask for what the model can at most, whatever the prompt takes */
     if (lower && left < 1)                            /* the answer's first token is what a prompt of the context's length lacks */
         return di_fail(err, DI_ERR_LIMIT, "messages", "prompt is too long: %lld tokens > %lld maximum",
                        (long long)(left < 0 ? prompt_tokens : context + 1), (long long)context);
-    if (lower && sent > left)
-        sent = left;
-    if (sent > 0 ? sent > left : left < 0)
-        return di_fail_context(err, prompt_of[c->protocol], context, prompt_tokens, sent > 0 ? sent : 0);
+    if (lower && asked > left)
+        asked = left;
+    if (asked > 0 ? asked > left : left < 0)
+        return di_fail_context(err, prompt_of[c->protocol], context, prompt_tokens, asked > 0 ? asked : 0);
     int64_t standard = !c->thinking ? 8192 : c->effort >= 100 ? 131072 : 65536;
-    *out = sent > 0 ? sent : standard < left ? standard : left > 1 ? left : 1;
+    *out = asked > 0 ? asked : standard < left ? standard : left > 1 ? left : 1;
     return DI_OK;
 }

@@ -40,6 +40,9 @@ struct di_chat_options {
     size_t n_efforts;
     const char *default_effort;
     int64_t max_tokens_limit; /* largest accepted max_tokens; Messages lowers a larger one */
+    /* What the request does not say, NULL = nothing. Checked as the request's own fields are, in the names of the request; how long the
+     * lists may be is the caller's to know. */
+    const di_sampling_options *sampling;
 };
 extern const struct di_chat_options di_chat_options_default;
 
@@ -119,11 +122,6 @@ struct di_constraint {
     const char *path; /* of the field that asks for it, for error messages; NULL with NONE and the constraints of tools */
 };
 
-struct di_chat_bias {
-    int32_t id;
-    float bias;
-};
-
 /* Fields as sent. Absent: NaN, INT64_MIN, -1 for booleans, empty for lists. Ranges are checked. */
 struct di_sampling {
     double temperature, top_p, min_p, repetition_penalty, frequency_penalty, presence_penalty;
@@ -136,7 +134,7 @@ struct di_sampling {
     size_t n_stop, n_bad_words;
     const int32_t *stop_token_ids, *allowed_token_ids;
     size_t n_stop_token_ids, n_allowed_token_ids;
-    const struct di_chat_bias *logit_bias;
+    const di_bias *logit_bias;
     size_t n_logit_bias;
 };
 
@@ -169,14 +167,19 @@ struct di_chat {
  * DI_ERR_UNSUPPORTED: a field that asks for something that is not here; DI_ERR_MEMORY. `options` NULL: the defaults. Any thread. */
 di_status di_chat_create(enum di_protocol protocol, const struct di_json *request, const struct di_chat_options *options,
                          struct di_chat **out, di_error *err);
+/* The chat of a branch: settled `of` with other sampling. It borrows from both until it is settled. Errors as above. */
+di_status di_chat_branch(const struct di_chat *of, const di_sampling_options *sampling, struct di_chat **out, di_error *err);
+/* Does a member of this name mean anything in requests of this protocol, CHAT or COMPLETION? */
+bool di_chat_has_field(enum di_protocol protocol, struct di_str name);
 /* The prompt is encoded: keep only what an answer needs (tools by their names, stop strings, settings), free the rest: messages, prompt,
  * schemas, images, lists of ids. Nothing borrows from the request any more. On DI_ERR_MEMORY it is as before. */
 di_status di_chat_settle(struct di_chat *chat, di_error *err);
 void di_chat_destroy(struct di_chat *chat); /* NULL is allowed */
 
-/* The limit for this answer (§4.2). `prompt_tokens` counts images expanded, `context` is the model's. DI_ERR_LIMIT if prompt and requested
+/* The limit for this answer (§4.2). `asked`: chat->sampling.max_tokens, or what the caller makes of it; `prompt_tokens` counts images expanded, `context` is the model's. DI_ERR_LIMIT if prompt and requested
  * tokens do not fit, in the words of di_fail_context. Messages lowers the limit to what the context leaves; if that is nothing, its
  * sentence is "prompt is too long: M tokens > N maximum". */
-di_status di_chat_max_tokens(const struct di_chat *chat, int64_t prompt_tokens, int64_t context, int64_t *out, di_error *err);
+di_status di_chat_max_tokens(const struct di_chat *chat, int64_t asked, int64_t prompt_tokens, int64_t context, int64_t *out,
+                             di_error *err);
 
 #endif

@@ -105,6 +105,10 @@ di_status di_build_thinking(struct di_build *b, const struct di_json *effort, co
  * model. */
 di_status di_build_format(struct di_build *b, const struct di_json *v, const struct di_path *at, bool flat);
 di_status di_build_sampling(struct di_build *b);
+/* Of that, what the options say, and that the rest is absent. */
+di_status di_build_sampling_options(struct di_build *b, const di_sampling_options *o);
+/* Temperature and top_p after the rules (§4.2). */
+void di_build_sampling_rules(struct di_build *b);
 
 /* ---- dialects ---- */
 di_status di_build_chat_request(struct di_build *b);

@@ -3,8 +3,8 @@
 #include "text/chat_build.h"
 #include "text/schema.h"
 
-#include <float.h>
 #include <math.h>
+#include <stdio.h>
 
 /* ---- thinking and effort ---- */
 
@@ -248,66 +248,86 @@ out:
 /* ---- sampling ---- */
 
 enum field_type { F_DOUBLE, F_INT, F_BOOL };
+/* How the member of di_sampling_options is stored. O_NOT: what the field says the other way round. */
+enum option_type { O_NONE, O_DOUBLE, O_INT64, O_INT32, O_FLAG, O_NOT };
 
 #define S(field) offsetof(struct di_sampling, field)
-/* `above`: the low end itself is not allowed. */
-static const struct {
+#define O(type, field) O_##type, offsetof(di_sampling_options, field)
+/* Every field under its name in requests, with its range, and where di_sampling_options has it. `above`: the low end itself is not
+ * allowed. */
+static const struct field {
     const char *name;
     enum field_type type;
     size_t offset;
     double min, max;
     bool above;
+    enum option_type option_type;
+    size_t option;
 } fields[] = {
-    {"temperature", F_DOUBLE, S(temperature), 0, 2, false},
-    {"top_p", F_DOUBLE, S(top_p), 0, 1, true},
-    {"min_p", F_DOUBLE, S(min_p), 0, 1, false},
-    {"repetition_penalty", F_DOUBLE, S(repetition_penalty), 0, 100, true},
-    {"frequency_penalty", F_DOUBLE, S(frequency_penalty), -2, 2, false},
-    {"presence_penalty", F_DOUBLE, S(presence_penalty), -2, 2, false},
-    {"top_k", F_INT, S(top_k), -1, INT32_MAX, false},
-    {"seed", F_INT, S(seed), -9.3e18, 9.3e18, false},
-    {"min_tokens", F_INT, S(min_tokens), 0, INT32_MAX, false},
-    {"n", F_INT, S(n), 1, 128, false},
-    {"best_of", F_INT, S(best_of), 1, 128, false},
-    {"top_logprobs", F_INT, S(top_logprobs), 0, 20, false},
-    {"prompt_logprobs", F_INT, S(prompt_logprobs), 0, 20, false},
-    {"priority", F_INT, S(priority), INT32_MIN, INT32_MAX, false},
-    {"thinking_token_budget", F_INT, S(thinking_token_budget), 0, INT32_MAX, false},
-    {"truncate_prompt_tokens", F_INT, S(truncate_prompt_tokens), 1, INT32_MAX, false},
-    {"logprobs", F_BOOL, S(logprobs), 0, 0, false},
-    {"ignore_eos", F_BOOL, S(ignore_eos), 0, 0, false},
-    {"include_stop_str_in_output", F_BOOL, S(include_stop_str_in_output), 0, 0, false},
-    {"skip_special_tokens", F_BOOL, S(skip_special_tokens), 0, 0, false},
-    {"spaces_between_special_tokens", F_BOOL, S(spaces_between_special_tokens), 0, 0, false},
-    {"stream", F_BOOL, S(stream), 0, 0, false},
-    {"include_reasoning", F_BOOL, S(include_reasoning), 0, 0, false},
-    {"return_token_ids", F_BOOL, S(return_token_ids), 0, 0, false},
-    {"return_tokens_as_token_ids", F_BOOL, S(return_tokens_as_token_ids), 0, 0, false},
-    {"echo", F_BOOL, S(echo), 0, 0, false},
+    {"temperature", F_DOUBLE, S(temperature), 0, 2, false, O(DOUBLE, temperature)},
+    {"top_p", F_DOUBLE, S(top_p), 0, 1, true, O(DOUBLE, top_p)},
+    {"min_p", F_DOUBLE, S(min_p), 0, 1, false, O(DOUBLE, min_p)},
+    {"repetition_penalty", F_DOUBLE, S(repetition_penalty), 0, 100, true, O(DOUBLE, repetition_penalty)},
+    {"frequency_penalty", F_DOUBLE, S(frequency_penalty), -2, 2, false, O(DOUBLE, frequency_penalty)},
+    {"presence_penalty", F_DOUBLE, S(presence_penalty), -2, 2, false, O(DOUBLE, presence_penalty)},
+    {"top_k", F_INT, S(top_k), -1, INT32_MAX, false, O(INT64, top_k)},
+    {"seed", F_INT, S(seed), -9.3e18, 9.3e18, false, O(INT64, seed)},
+    {"min_tokens", F_INT, S(min_tokens), 0, INT32_MAX, false, O(INT64, min_tokens)},
+    {"n", F_INT, S(n), 1, 128, false, O_NONE, 0},
+    {"best_of", F_INT, S(best_of), 1, 128, false, O_NONE, 0},
+    {"top_logprobs", F_INT, S(top_logprobs), 0, 20, false, O(INT32, top_logprobs)},
+    {"prompt_logprobs", F_INT, S(prompt_logprobs), 0, 20, false, O_NONE, 0},
+    {"priority", F_INT, S(priority), INT32_MIN, INT32_MAX, false, O_NONE, 0},
+    {"thinking_token_budget", F_INT, S(thinking_token_budget), 0, INT32_MAX, false, O_NONE, 0},
+    {"truncate_prompt_tokens", F_INT, S(truncate_prompt_tokens), 1, INT32_MAX, false, O_NONE, 0},
+    {"logprobs", F_BOOL, S(logprobs), 0, 0, false, O(FLAG, logprobs)},
+    {"ignore_eos", F_BOOL, S(ignore_eos), 0, 0, false, O(FLAG, ignore_eos)},
+    {"include_stop_str_in_output", F_BOOL, S(include_stop_str_in_output), 0, 0, false, O(FLAG, include_stop)},
+    {"skip_special_tokens", F_BOOL, S(skip_special_tokens), 0, 0, false, O(NOT, show_control)},
+    {"spaces_between_special_tokens", F_BOOL, S(spaces_between_special_tokens), 0, 0, false, O_NONE, 0},
+    {"stream", F_BOOL, S(stream), 0, 0, false, O_NONE, 0},
+    {"include_reasoning", F_BOOL, S(include_reasoning), 0, 0, false, O_NONE, 0},
+    {"return_token_ids", F_BOOL, S(return_token_ids), 0, 0, false, O_NONE, 0},
+    {"return_tokens_as_token_ids", F_BOOL, S(return_tokens_as_token_ids), 0, 0, false, O_NONE, 0},
+    {"echo", F_BOOL, S(echo), 0, 0, false, O_NONE, 0},
 };
+#define N_FIELDS (sizeof fields / sizeof *fields)
+
+/* `known`: it is a whole number of 64 bits. */
+static di_status check_int(struct di_build *b, bool known, int64_t x, const struct di_path *at, double min, double max)
+{
+    if (known && (double)x >= min && (double)x <= max)
+        return DI_OK;
+    return max > 9e18 ? di_path_fail(b->err, at, "must be a whole number from -9223372036854775808 to 9223372036854775807")
+                      : di_path_fail(b->err, at, "must be a whole number from %.0f to %.0f", min, max);
+}
 
 static di_status read_int(struct di_build *b, const struct di_json *v, const struct di_path *at, double min, double max, int64_t *out)
 {
-    int64_t x;
-    *out = INT64_MIN;
-    if (!v)
-        return DI_OK;
-    if (!di_json_int(v, &x) || (double)x < min || (double)x > max)
-        return max > 9e18 ? di_path_fail(b->err, at, "must be a whole number from -9223372036854775808 to 9223372036854775807")
-                          : di_path_fail(b->err, at, "must be a whole number from %.0f to %.0f", min, max);
-    *out = x;
-    return DI_OK;
+    int64_t x = 0;
+    bool known = di_json_int(v, &x);
+    di_status status = check_int(b, known, x, at, min, max);
+    if (status == DI_OK)
+        *out = x;
+    return status;
 }
 
-static di_status read_double(struct di_build *b, const struct di_json *v, const struct di_path *at, size_t k, double *out)
+static di_status check_double(struct di_build *b, const struct field *f, bool known, double x)
 {
-    *out = NAN;
-    if (!v)
+    if (known && x >= f->min && x <= f->max && !(f->above && x <= f->min))
         return DI_OK;
-    if (!di_json_double(v, out) || *out < fields[k].min || *out > fields[k].max || (fields[k].above && *out <= fields[k].min))
-        return di_path_fail(b->err, at, "must be a number %s %g %s %g", fields[k].above ? "greater than" : "from", fields[k].min,
-                            fields[k].above ? "and at most" : "to", fields[k].max);
-    return DI_OK;
+    return di_path_fail(b->err, DI_MEMBER(NULL, di_str_c(f->name)), "must be a number %s %g %s %g", f->above ? "greater than" : "from",
+                        f->min, f->above ? "and at most" : "to", f->max);
+}
+
+static di_status read_double(struct di_build *b, const struct di_json *v, const struct field *f, double *out)
+{
+    double x = 0;
+    bool known = di_json_double(v, &x);
+    di_status status = check_double(b, f, known, x);
+    if (status == DI_OK)
+        *out = x;
+    return status;
 }
 
 /* Completions say how many with the switch itself (§4.4). */
@@ -320,18 +340,20 @@ static di_status read_logprobs_count(struct di_build *b, const struct di_json *v
 static di_status read_table(struct di_build *b)
 {
     di_status status = DI_OK;
-    for (size_t k = 0; k < sizeof fields / sizeof *fields; k++) {
-        const struct di_json *v = di_build_get(b->request, fields[k].name);
-        const struct di_path *at = DI_MEMBER(NULL, di_str_c(fields[k].name));
-        char *to = (char *)&b->chat->sampling + fields[k].offset;
-        if (fields[k].type == F_DOUBLE)
-            TRY(read_double(b, v, at, k, (double *)(void *)to));
-        else if (fields[k].type == F_INT)
-            TRY(read_int(b, v, at, fields[k].min, fields[k].max, (int64_t *)(void *)to));
-        else if (fields[k].offset == S(logprobs) && b->chat->protocol == DI_PROTOCOL_COMPLETION && di_json_is(v, DI_JSON_NUMBER))
+    for (const struct field *f = fields; f < fields + N_FIELDS; f++) {
+        const struct di_json *v = di_build_get(b->request, f->name);
+        const struct di_path *at = DI_MEMBER(NULL, di_str_c(f->name));
+        void *to = (char *)&b->chat->sampling + f->offset;
+        if (!v)
+            continue;
+        if (f->type == F_DOUBLE)
+            TRY(read_double(b, v, f, to));
+        else if (f->type == F_INT)
+            TRY(read_int(b, v, at, f->min, f->max, to));
+        else if (f->offset == S(logprobs) && b->chat->protocol == DI_PROTOCOL_COMPLETION && v->type == DI_JSON_NUMBER)
             TRY(read_logprobs_count(b, v, at));
         else
-            TRY(di_build_bool(b, b->request, NULL, fields[k].name, (int8_t *)to));
+            TRY(di_build_bool(b, b->request, NULL, f->name, to));
     }
 out:
     return status;
@@ -345,9 +367,9 @@ static di_status read_strings(struct di_build *b, const char *key, bool single, 
     bool one = single && di_json_is(v, DI_JSON_STRING);
     void *mem;
     di_status status = DI_OK;
-    *n = 0;
     if (!v)
         return DI_OK;
+    *n = 0;
     if (!one && v->type != DI_JSON_ARRAY)
         TRY(di_path_fail(b->err, at, "must be %san array of strings", single ? "a string or " : ""));
     if (!one && v->count > most)
@@ -370,14 +392,14 @@ static di_status read_ids(struct di_build *b, const char *key, const int32_t **o
     const struct di_path *at = DI_MEMBER(NULL, di_str_c(key));
     void *mem;
     di_status status = DI_OK;
-    *n = 0;
     TRY(di_build_member(b, b->request, NULL, key, DI_JSON_ARRAY, false, &v));
     if (!v)
         return DI_OK;
+    *n = 0;
     TRY(di_build_alloc(b, v->count * sizeof **out + 1, &mem));
     int32_t *list = mem;
     for (const struct di_json *m = v->child; m; m = m->next) {
-        int64_t id;
+        int64_t id = 0;
         TRY(read_int(b, m, DI_ITEM(at, *n), 0, INT32_MAX, &id));
         list[(*n)++] = (int32_t)id;
     }
@@ -397,7 +419,8 @@ static di_status read_bias(struct di_build *b)
     if (!v)
         return DI_OK;
     TRY(di_build_alloc(b, v->count * sizeof *s->logit_bias + 1, &mem));
-    struct di_chat_bias *list = mem;
+    di_bias *list = mem;
+    s->n_logit_bias = 0;
     for (const struct di_json *m = v->child; m; m = m->next) {
         const struct di_json key = {.type = DI_JSON_NUMBER, .text = m->key};
         int64_t id = -1;
@@ -409,7 +432,7 @@ static di_status read_bias(struct di_build *b)
             TRY(di_path_fail(b->err, at, "must have token ids as keys"));
         if (!di_json_double(m, &bias) || bias < -100 || bias > 100)
             TRY(di_path_fail(b->err, DI_MEMBER(at, m->key), "must be a number from -100 to 100"));
-        list[s->n_logit_bias++] = (struct di_chat_bias){(int32_t)id, (float)bias};
+        list[s->n_logit_bias++] = (di_bias){(int32_t)id, (float)bias};
     }
     s->logit_bias = list;
 out:
@@ -417,19 +440,24 @@ out:
 }
 
 /* The newer name of chat wins. Messages lowers what the others refuse. */
+static const char *const max_tokens_names[][2] = {[DI_PROTOCOL_CHAT] = {"max_completion_tokens", "max_tokens"},
+                                                  [DI_PROTOCOL_RESPONSES] = {"max_output_tokens", NULL},
+                                                  [DI_PROTOCOL_MESSAGES] = {"max_tokens", NULL},
+                                                  [DI_PROTOCOL_COMPLETION] = {"max_completion_tokens", "max_tokens"}};
+
+static double max_tokens_limit(const struct di_build *b)
+{
+    return b->chat->protocol == DI_PROTOCOL_MESSAGES ? INT32_MAX : (double)b->opt->max_tokens_limit;
+}
+
 static di_status read_max_tokens(struct di_build *b)
 {
-    static const char *const names[][2] = {[DI_PROTOCOL_CHAT] = {"max_completion_tokens", "max_tokens"},
-                                           [DI_PROTOCOL_RESPONSES] = {"max_output_tokens", NULL},
-                                           [DI_PROTOCOL_MESSAGES] = {"max_tokens", NULL},
-                                           [DI_PROTOCOL_COMPLETION] = {"max_completion_tokens", "max_tokens"}};
-    const char *const *name = names[b->chat->protocol];
-    bool lower = b->chat->protocol == DI_PROTOCOL_MESSAGES;
+    const char *const *names = max_tokens_names[b->chat->protocol];
     int64_t limit = b->opt->max_tokens_limit, *out = &b->chat->sampling.max_tokens;
-    *out = INT64_MIN;
-    for (int i = 0; i < 2 && name[i] && *out == INT64_MIN; i++) {
-        di_status status =
-            read_int(b, di_build_get(b->request, name[i]), DI_MEMBER(NULL, di_str_c(name[i])), 1, lower ? INT32_MAX : (double)limit, out);
+    const struct di_json *v = NULL;
+    for (int i = 0; i < 2 && names[i] && !v; i++) {
+        v = di_build_get(b->request, names[i]);
+        di_status status = v ? read_int(b, v, DI_MEMBER(NULL, di_str_c(names[i])), 1, max_tokens_limit(b), out) : DI_OK;
         if (status != DI_OK)
             return status;
     }
@@ -534,19 +562,204 @@ out:
     return status;
 }
 
+/* ---- sampling that is no JSON ---- */
+
+static const char *stop_name(const struct di_chat *c)
+{
+    return c->protocol == DI_PROTOCOL_MESSAGES ? "stop_sequences" : "stop";
+}
+
+static di_status take_option(struct di_build *b, const struct field *f, const di_sampling_options *o)
+{
+    const struct di_path *at = DI_MEMBER(NULL, di_str_c(f->name));
+    const void *from = (const char *)o + f->option;
+    void *to = (char *)&b->chat->sampling + f->offset;
+    double x;
+    int64_t i = 0;
+    switch (f->option_type) {
+    case O_NONE: return DI_OK;
+    case O_DOUBLE:
+        memcpy(&x, from, sizeof x);
+        if (!isfinite(x))
+            return di_path_fail(b->err, at, "must be a finite number");
+        memcpy(to, &x, sizeof x);
+        return check_double(b, f, true, x);
+    case O_INT64: memcpy(&i, from, sizeof i); break;
+    case O_INT32: i = *(const int32_t *)from; break;
+    case O_FLAG:
+    case O_NOT: *(int8_t *)to = (*(const int32_t *)from != 0) == (f->option_type == O_FLAG); return DI_OK;
+    }
+    memcpy(to, &i, sizeof i);
+    return check_int(b, true, i, at, f->min, f->max);
+}
+
+static di_status take_stops(struct di_build *b, const di_sampling_options *o)
+{
+    struct di_sampling *s = &b->chat->sampling;
+    const struct di_path *at = DI_MEMBER(NULL, di_str_c(stop_name(b->chat)));
+    void *mem;
+    di_status status = DI_OK;
+    CHECK(!o->n_stop || b->chat->protocol != DI_PROTOCOL_RESPONSES, b->err, DI_ERR_INVALID, "stop",
+          "the responses protocol has no stop strings");
+    TRY(di_build_alloc(b, o->n_stop * sizeof *s->stop + 1, &mem));
+    struct di_str *list = mem;
+    for (size_t i = 0; i < o->n_stop; i++) {
+        CHECK(o->stop[i] && di_utf8_valid(di_str_c(o->stop[i]), NULL), b->err, DI_ERR_INVALID, "stop", "string %zu is not valid UTF-8", i);
+        list[i] = di_str_c(o->stop[i]);
+        if (list[i].n == 0)
+            TRY(di_path_fail(b->err, DI_ITEM(at, i), "must be a string that is not empty"));
+    }
+    s->stop = list;
+    s->n_stop = o->n_stop;
+out:
+    return status;
+}
+
+static di_status take_ids(struct di_build *b, const di_sampling_options *o)
+{
+    struct di_sampling *s = &b->chat->sampling;
+    const struct di_path *at = DI_FIELD(NULL, "logit_bias");
+    di_status status = DI_OK;
+    for (size_t i = 0; i < o->n_stop_ids; i++)
+        TRY(check_int(b, true, o->stop_ids[i], DI_ITEM(DI_FIELD(NULL, "stop_token_ids"), i), 0, INT32_MAX));
+    for (size_t i = 0; i < o->n_bias; i++) {
+        float value = o->bias[i].value;
+        char id[16];
+        CHECK(isfinite(value), b->err, DI_ERR_INVALID, "bias", "entry %zu must be a finite number", i);
+        snprintf(id, sizeof id, "%d", o->bias[i].id);
+        if (o->bias[i].id < 0)
+            TRY(di_path_fail(b->err, at, "must have token ids as keys, not \"%s\"", id));
+        if (value < -100 || value > 100)
+            TRY(di_path_fail(b->err, DI_MEMBER(at, di_str_c(id)), "must be a number from -100 to 100"));
+    }
+    s->stop_token_ids = o->stop_ids;
+    s->n_stop_token_ids = o->n_stop_ids;
+    s->logit_bias = o->bias;
+    s->n_logit_bias = o->n_bias;
+out:
+    return status;
+}
+
+static void clear_sampling(struct di_sampling *s)
+{
+    *s = (struct di_sampling){.max_tokens = INT64_MIN, .include_usage = -1, .continuous_usage_stats = -1};
+    for (const struct field *f = fields; f < fields + N_FIELDS; f++) {
+        void *to = (char *)s + f->offset;
+        if (f->type == F_DOUBLE)
+            *(double *)to = NAN;
+        else if (f->type == F_INT)
+            *(int64_t *)to = INT64_MIN;
+        else
+            *(int8_t *)to = -1;
+    }
+}
+
+di_status di_build_sampling_options(struct di_build *b, const di_sampling_options *o)
+{
+    struct di_sampling *s = &b->chat->sampling;
+    di_status status = DI_OK;
+    clear_sampling(s);
+    if (!o)
+        return DI_OK;
+    CHECK(o->logprobs || !o->top_logprobs, b->err, DI_ERR_INVALID, "top_logprobs", "needs logprobs");
+    for (const struct field *f = fields; f < fields + N_FIELDS; f++)
+        TRY(take_option(b, f, o));
+    s->has_seed = true;
+    if (!o->top_logprobs)
+        s->top_logprobs = INT64_MIN;
+    if (o->max_tokens) {
+        const char *const *names = max_tokens_names[b->chat->protocol];
+        int64_t limit = b->opt->max_tokens_limit;
+        TRY(check_int(b, true, o->max_tokens, DI_MEMBER(NULL, di_str_c(names[names[1] != NULL])), 1, max_tokens_limit(b)));
+        s->max_tokens = o->max_tokens < limit ? o->max_tokens : limit;
+    }
+    TRY(take_stops(b, o));
+    TRY(take_ids(b, o));
+out:
+    return status;
+}
+
+/* ---- all together ---- */
+
+/* The fields that no table above has. */
+static const struct {
+    const char *name;
+    unsigned protocols;
+} single[] = {
+    {"model", OF(CHAT) | OF(COMPLETION)},
+    {"request_id", OF(CHAT) | OF(COMPLETION)},
+    {"session_id", OF(CHAT) | OF(COMPLETION)}, /* some clients send it to everybody */
+    {"cache_salt", OF(CHAT) | OF(COMPLETION)},
+    {"metadata", OF(CHAT) | OF(COMPLETION)},
+    {"max_tokens", OF(CHAT) | OF(COMPLETION)},
+    {"max_completion_tokens", OF(CHAT) | OF(COMPLETION)},
+    {"stop", OF(CHAT) | OF(COMPLETION)},
+    {"stop_token_ids", OF(CHAT) | OF(COMPLETION)},
+    {"allowed_token_ids", OF(CHAT) | OF(COMPLETION)},
+    {"bad_words", OF(CHAT) | OF(COMPLETION)},
+    {"logit_bias", OF(CHAT) | OF(COMPLETION)},
+    {"stream_options", OF(CHAT) | OF(COMPLETION)},
+    {"response_format", OF(CHAT) | OF(COMPLETION)},
+    {"structured_outputs", OF(CHAT) | OF(COMPLETION)},
+    {"prompt", OF(COMPLETION)},
+    {"prompt_token_ids", OF(COMPLETION)},
+    {"messages", OF(CHAT)},
+    {"tools", OF(CHAT)},
+    {"tool_choice", OF(CHAT)},
+    {"parallel_tool_calls", OF(CHAT)},
+    {"functions", OF(CHAT)},
+    {"function_call", OF(CHAT)},
+    {"thinking", OF(CHAT)},
+    {"reasoning_effort", OF(CHAT)},
+    {"reasoning_history", OF(CHAT)},
+    {"chat_template_kwargs", OF(CHAT)},
+    {"continue_final_message", OF(CHAT)},
+    {"add_generation_prompt", OF(CHAT)},
+    {"modalities", OF(CHAT)},
+};
+
+bool di_chat_has_field(enum di_protocol protocol, struct di_str name)
+{
+    for (const struct field *f = fields; f < fields + N_FIELDS; f++)
+        if (di_str_eqc(name, f->name))
+            return f->offset == S(echo) ? protocol == DI_PROTOCOL_COMPLETION
+                                        : f->offset != S(include_reasoning) || protocol == DI_PROTOCOL_CHAT;
+    for (size_t i = 0; i < sizeof structured / sizeof *structured; i++)
+        if (!structured[i].outer && di_str_eqc(name, structured[i].key))
+            return true;
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        if (di_str_eqc(name, others[i].name))
+            return others[i].protocols >> protocol & 1;
+    for (size_t i = 0; i < sizeof single / sizeof *single; i++)
+        if (di_str_eqc(name, single[i].name))
+            return single[i].protocols >> protocol & 1;
+    return false;
+}
+
+void di_build_sampling_rules(struct di_build *b)
+{
+    struct di_chat *c = b->chat;
+    c->temperature = isnan(c->sampling.temperature) ? 1.0 : c->sampling.temperature;
+    c->top_p = isnan(c->sampling.top_p) ? 1.0 : c->sampling.top_p;
+    if (b->opt->hosted_sampling) { /* §4.2: what the hosted service makes of it */
+        c->temperature = c->thinking ? 1.0 : c->temperature;
+        c->top_p = !c->thinking ? 1.0 : c->top_p < 0.95 ? 0.95 : c->top_p;
+    }
+}
+
 di_status di_build_sampling(struct di_build *b)
 {
     struct di_chat *c = b->chat;
     struct di_sampling *s = &c->sampling;
-    const char *stop = c->protocol == DI_PROTOCOL_MESSAGES ? "stop_sequences" : "stop";
     di_status status = DI_OK;
+    TRY(di_build_sampling_options(b, b->opt->sampling));
     TRY(read_table(b));
-    s->has_seed = di_build_get(b->request, "seed");
+    s->has_seed = s->has_seed || di_build_get(b->request, "seed");
     TRY(read_max_tokens(b));
     TRY(read_stream_options(b));
     if (c->protocol != DI_PROTOCOL_RESPONSES) /* Responses has none (§3.6) */
-        TRY(read_strings(b, stop, c->protocol == DI_PROTOCOL_CHAT || c->protocol == DI_PROTOCOL_COMPLETION, DI_PARSE_MAX_STOP, &s->stop,
-                         &s->n_stop));
+        TRY(read_strings(b, stop_name(c), c->protocol == DI_PROTOCOL_CHAT || c->protocol == DI_PROTOCOL_COMPLETION, DI_PARSE_MAX_STOP,
+                         &s->stop, &s->n_stop));
     TRY(read_strings(b, "bad_words", false, 1024, &s->bad_words, &s->n_bad_words));
     TRY(read_ids(b, "stop_token_ids", &s->stop_token_ids, &s->n_stop_token_ids));
     TRY(read_ids(b, "allowed_token_ids", &s->allowed_token_ids, &s->n_allowed_token_ids));
@@ -559,12 +772,7 @@ di_status di_build_sampling(struct di_build *b)
         TRY(di_path_fail(b->err, DI_FIELD(NULL, "top_logprobs"), "needs \"logprobs\": true"));
     if (s->best_of >= 0 && s->best_of < (s->n >= 0 ? s->n : 1))
         TRY(di_path_fail(b->err, DI_FIELD(NULL, "best_of"), "must be at least n"));
-    c->temperature = isnan(s->temperature) ? 1.0 : s->temperature;
-    c->top_p = isnan(s->top_p) ? 1.0 : s->top_p;
-    if (b->opt->hosted_sampling) { /* §4.2: what the hosted service makes of it */
-        c->temperature = c->thinking ? 1.0 : c->temperature;
-        c->top_p = !c->thinking ? 1.0 : c->top_p < 0.95 ? 0.95 : c->top_p;
-    }
+    di_build_sampling_rules(b);
     TRY(di_build_string(b, b->request, NULL, "model", false, &c->model));
     TRY(di_build_string(b, b->request, NULL, "request_id", false, &c->request_id));
     TRY(di_build_string(b, b->request, NULL, "cache_salt", false, &c->cache_salt));

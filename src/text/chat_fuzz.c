@@ -96,7 +96,7 @@ static void check(const struct di_json *request, uint8_t choice)
     for (size_t i = 0; i < chat->prompt.n_marks; i++)
         images += chat->prompt.marks[i].control == DI_CTL_IMAGE;
     require(images == chat->n_images);
-    require(di_chat_max_tokens(chat, 10, 1 << 20, &n, NULL) != DI_OK || n >= 1);
+    require(di_chat_max_tokens(chat, chat->sampling.max_tokens, 10, 1 << 20, &n, NULL) != DI_OK || n >= 1);
     di_chat_destroy(chat);
 }
 
