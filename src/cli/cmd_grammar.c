@@ -210,7 +210,52 @@ static uint32_t draw(uint64_t seed, uint64_t *at, uint32_t n)
     return (uint32_t)((uint64_t)r.w[0] * n >> 32);
 }
 
-/* A text of the grammar, byte by byte; what people write is preferred to control characters and escapes. */
+static bool allowed(struct di_matcher *m, unsigned byte)
+{
+    char c = (char)byte;
+    if (di_matcher_accept_bytes(m, (struct di_str){&c, 1}, NULL) != DI_OK)
+        return false;
+    di_matcher_rollback(m, 1);
+    return true;
+}
+
+/* One of the bytes that may come, or 256: a few are tried at random, what people write before control characters and escapes; then all. */
+static unsigned any_byte(struct di_matcher *m, uint64_t seed, uint64_t *at)
+{
+    uint8_t found[256];
+    size_t n = 0;
+    for (int i = 0; i < 24; i++) {
+        unsigned b = draw(seed, at, 30) ? 0x20 + draw(seed, at, 0x5F) : draw(seed, at, 256);
+        if ((b != ' ' && b != '\\') || !draw(seed, at, 10))
+            if (allowed(m, b))
+                return b;
+    }
+    for (unsigned b = 0; b < 256; b++)
+        if (allowed(m, b))
+            found[n++] = (uint8_t)b;
+    return n ? found[draw(seed, at, (uint32_t)n)] : 256;
+}
+
+/* The byte that leads to the end soonest, as far as the grammar can tell, or 256. */
+static unsigned closing_byte(struct di_matcher *m, uint64_t seed, uint64_t *at)
+{
+    size_t best = SIZE_MAX;
+    unsigned nearest = 256;
+    for (unsigned b = 0x21; b < 0x7F; b++) {
+        char c = (char)b;
+        if (b == '\\' || di_matcher_accept_bytes(m, (struct di_str){&c, 1}, NULL) != DI_OK)
+            continue;
+        size_t d = di_matcher_distance(m);
+        di_matcher_rollback(m, 1);
+        if (d < best || (d == best && d != SIZE_MAX && draw(seed, at, 2))) {
+            best = d;
+            nearest = b;
+        }
+    }
+    return draw(seed, at, 50) ? nearest : 256;
+}
+
+/* A text of the grammar, byte by byte. */
 static di_status sample(struct job *j, struct di_grammar *g, uint64_t seed, struct di_buf *text)
 {
     struct di_matcher *m = NULL;
@@ -218,42 +263,16 @@ static di_status sample(struct job *j, struct di_grammar *g, uint64_t seed, stru
     di_status status = DI_OK;
     TRY(di_matcher_create(g, NULL, &m, j->err));
     for (;;) {
-        uint8_t usual[256], rare[256];
-        size_t n_usual = 0, n_rare = 0, best = SIZE_MAX;
-        unsigned nearest = 0;
         bool end = di_matcher_is_accepting(m), closing = text->n >= (size_t)j->opt->length;
         if (end && (closing || draw(seed, &at, 8) == 0))
             break;
         CHECK(text->n < 4 * SAMPLE_LIMIT, j->err, DI_ERR_LIMIT, "", "no way to the end of a sample was found");
-        for (unsigned b = 0; b < 256; b++) {
-            char c = (char)b;
-            if (di_matcher_accept_bytes(m, (struct di_str){&c, 1}, NULL) != DI_OK)
-                continue;
-            bool space = b == ' ' || b == '\n' || b == '\t' || b == '\r';
-            if (closing && !space) {
-                size_t d = di_matcher_distance(m);
-                if (d < best || (d == best && draw(seed, &at, 2))) {
-                    best = d;
-                    nearest = b;
-                }
-            }
-            if (b < 0x20 || b == '\\' || b >= 0x7F || space)
-                rare[n_rare++] = (uint8_t)b;
-            else
-                usual[n_usual++] = (uint8_t)b;
-            di_matcher_rollback(m, 1);
+        unsigned byte = closing ? closing_byte(m, seed, &at) : 256;
+        byte = byte == 256 ? any_byte(m, seed, &at) : byte;
+        if (byte == 256) {
+            CHECK(end, j->err, DI_ERR_INTERNAL, "", "no continuation behind: %.300s", text->n ? text->p : "");
+            break;
         }
-        if (!n_usual && !n_rare) {
-            if (end)
-                break;
-            status = di_fail(j->err, DI_ERR_INTERNAL, "", "no continuation behind: %.300s", text->n ? text->p : "");
-            goto out;
-        }
-        unsigned byte = n_usual && (!n_rare || draw(seed, &at, 30)) ? usual[draw(seed, &at, (uint32_t)n_usual)]
-                        : n_rare                                    ? rare[draw(seed, &at, (uint32_t)n_rare)]
-                                                                    : usual[0];
-        if (closing && best != SIZE_MAX && draw(seed, &at, 50))
-            byte = nearest;
         char c = (char)byte;
         TRY(di_matcher_accept_bytes(m, (struct di_str){&c, 1}, j->err));
         di_buf_addc(text, c);

@@ -475,6 +475,26 @@ static void test_rollback_forced_and_distance(void **state)
     di_grammar_unref(g);
 }
 
+/* What was taken can always go on: no escape inside a character, no half of a pair without the other. */
+static void test_no_dead_ends_in_strings(void **state)
+{
+    (void)state;
+    static const char *const schemas[] = {"{\"type\":\"string\"}", "{\"type\":\"string\",\"pattern\":\"^.*$\"}"}, *const bad[] = {
+                                                                                                                      "\"\xC3\\",
+                                                                                                                      "\"\xC3\"",
+                                                                                                                      "\"\\ud83dx",
+                                                                                                                      "\"\\udc"};
+    for (size_t i = 0; i < 2; i++) {
+        struct di_grammar *g = compile(DI_GRAMMAR_JSON, schemas[i], NULL);
+        struct di_matcher *m;
+        assert_int_equal(di_matcher_create(g, NULL, &m, NULL), DI_OK);
+        for (size_t k = 0; k < 4; k++)
+            assert_int_equal(di_matcher_accept_bytes(m, di_str_c(bad[k]), NULL), DI_ERR_INVALID);
+        di_matcher_destroy(m);
+        di_grammar_unref(g);
+    }
+}
+
 /* States are given back while a matcher goes on. */
 static void test_old_states_are_collected(void **state)
 {
@@ -514,6 +534,7 @@ int main(void)
         cmocka_unit_test(test_refused_grammars),
         cmocka_unit_test(test_masks_are_what_accepting_says),
         cmocka_unit_test(test_rollback_forced_and_distance),
+        cmocka_unit_test(test_no_dead_ends_in_strings),
         cmocka_unit_test(test_old_states_are_collected),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

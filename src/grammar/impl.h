@@ -291,7 +291,7 @@ state_id json_start(struct di_grammar *g, uint32_t schema);
 state_id json_step(struct di_grammar *g, state_id s, unsigned byte);
 bool json_accepts(struct di_grammar *g, state_id s);
 bool json_has_name(const struct di_grammar *g, const struct node *object, uint32_t name);
-/* Bytes to the end of the value behind a key. */
-size_t json_key_distance(struct di_grammar *g, const struct node *key);
+/* Bytes to the end of the value behind a key, less those that its object counts for the names it still needs: may be negative. */
+int64_t json_key_distance(struct di_grammar *g, const struct node *key);
 
 #endif

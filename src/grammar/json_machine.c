@@ -502,22 +502,24 @@ bool json_has_name(const struct di_grammar *g, const struct node *object, uint32
     return bit_is_set(g, object->f[F_SEEN], name);
 }
 
-size_t json_key_distance(struct di_grammar *g, const struct node *k)
+int64_t json_key_distance(struct di_grammar *g, const struct node *k)
 {
     const struct node o = g->nodes[k->parent];
     const struct typed_site *t = g->typed[o.f[F_SITE]];
     const struct edge *e = NULL;
-    size_t best = SIZE_MAX, d;
+    int64_t best = INT64_MAX;
     uint32_t site;
     for (uint32_t i = k->f[F_LOW]; i < k->f[F_HIGH] && i < k->f[F_LOW] + 64; i++)
         if (name_viable(g, &o, i) && (e = edge_of(g, &o, i, true)) && (site = e->site) != NO_SCHEMA) {
-            d = json_distance(g, site) + t->names[i].text.n - k->f[F_DEPTH] + 2;
-            best = d < best ? d : best;
+            int64_t left = (int64_t)t->names[i].text.n - k->f[F_DEPTH] + 2 + json_distance(g, site);
+            if (t->required[i]) /* the object has counted it */
+                left = -(int64_t)k->f[F_DEPTH] - 2;
+            best = left < best ? left : best;
         }
-    if (best == SIZE_MAX && (e = edge_of(g, &o, t->product ? product_matches(g, t->product, k->f[F_ITEM]) : 0, false)) &&
-        (site = e->site) != NO_SCHEMA)
-        best = json_distance(g, site) + 2;
-    return best == SIZE_MAX ? 1000 : best + (k->f[F_ESCAPE] ? 5 : 0);
+    uint64_t matches = t->product ? product_matches(g, t->product, k->f[F_ITEM]) : 0;
+    if (best == INT64_MAX && (e = edge_of(g, &o, matches, false)) && (site = e->site) != NO_SCHEMA)
+        best = 2 + (int64_t)json_distance(g, site);
+    return best == INT64_MAX ? 1000 : best + (k->f[F_ESCAPE] ? 5 : 0);
 }
 
 /* ---- spelling of strings and keys ---- */
@@ -665,13 +667,10 @@ static state_id step_string(struct di_grammar *g, state_id s, unsigned byte)
         return escape_byte(g, &n, byte) ? gr_node(g, &n) : 0;
     if (byte != '\\')
         return add_byte(g, &n, byte) ? gr_node(g, &n) : 0;
+    const struct typed_site *t = n.kind == NODE_STRING ? g->typed[n.f[F_SITE]] : NULL;
+    bool any = t && !t->product && n.f[F_RX] == g->rx.any_text && n.f[F_COUNT] < t->max; /* every escape may come */
     n.f[F_ESCAPE] = ESCAPE_BEGIN;
-    if (n.kind == NODE_STRING ? !(g->typed[n.f[F_SITE]]->text == g->rx.any_text && !g->typed[n.f[F_SITE]]->product &&
-                                  n.f[F_COUNT] < g->typed[n.f[F_SITE]]->max)
-                              : true)
-        if (!rx_accepts(&g->rx, n.kind == NODE_KEY ? n.f[F_RX] : g->rx.any_text) || !some_after_hex(g, &n, 0, 0))
-            return 0;
-    return gr_node(g, &n);
+    return any || some_after_hex(g, &n, 0, 0) ? gr_node(g, &n) : 0; /* inside a character nothing but the rest of it may come */
 }
 
 /* ---- arrays and objects ---- */

@@ -15,7 +15,8 @@ static int by_number(const void *a, const void *b)
 static size_t unique(uint32_t *v, size_t n)
 {
     size_t kept = 0;
-    qsort(v, n, sizeof *v, by_number);
+    if (n)
+        qsort(v, n, sizeof *v, by_number);
     for (size_t i = 0; i < n; i++)
         if (!kept || v[kept - 1] != v[i])
             v[kept++] = v[i];

@@ -204,14 +204,17 @@ size_t gr_distance(struct di_grammar *g, state_id s)
             (n.f[F_ESCAPE] ? 5 : 0);
         break;
     }
-    case NODE_KEY: d = json_key_distance(g, &n); break;
+    case NODE_KEY: break; /* below, as it may be negative */
     default: d = frame_distance(g, &n);
     }
     if (n.kind == NODE_OBJECT && n.f[F_EDGE]) /* the value that a key announced */
         d = sum(sum(d, 1), site_distance(g, g->edges[n.f[F_EDGE] - 1].site));
+    int64_t key = n.kind == NODE_KEY ? json_key_distance(g, &n) : 0;
     while (n.parent && d != SIZE_MAX) {
         n = g->nodes[n.parent];
         d = sum(d, frame_distance(g, &n));
     }
-    return d;
+    if (key < 0)
+        return d == SIZE_MAX ? d : d > (size_t)-key ? d - (size_t)-key : 1;
+    return sum(d, (size_t)key);
 }
