@@ -412,8 +412,8 @@ struct di_ops {
      * */
     size_t (*weight_bytes)(const struct di_backend *be, const struct di_weight *w);
     void (*weight_pack)(struct di_backend *be, struct di_weight *w, void DI_DEVICE *dst);
-    /* 64-byte aligned memory of undefined content, of at least one byte; NULL when there is no more. Release waits for nothing: no op or
-     * copy that names the memory may be under way. These and copy may be called while another thread calls ops; what such a copy names is then
+    /* 64-byte aligned memory of undefined content, of at least one byte; NULL when there is no more. Release waits for all that was called,
+     * which may name the memory. These, copy, fence and wait may be called while another thread calls ops; what such a copy names is then
      * named by none of them. */
     void *(*alloc)(struct di_backend *be, enum di_memory kind, size_t bytes);
     void (*release)(struct di_backend *be, enum di_memory kind, void DI_DEVICE *p); /* NULL is allowed */

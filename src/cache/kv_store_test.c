@@ -1,3 +1,4 @@
+/* also run on the hostile device, seed 1 */
 /* not run under TSan: no threads */
 /* The memory of the cached state is what the plan says: 890 bytes a token at full size (spec/model.md §6), to the byte. */
 #define DI_ON_DEVICE /* writes what ops would */
@@ -5,6 +6,7 @@
 
 #include "base/mem.h"
 #include "checkpoint/plan.h"
+#include "testing/device.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -62,12 +64,12 @@ static void figure_890_bytes_a_token(void **state)
     int64_t tokens = 10 * DI_BLOCK_TOKENS;
     load("tests/data/full_size", &c, &l);
     assert_int_equal(l.block_bytes, 64 * 890);
-    assert_int_equal(di_kv_store_create(di_backend_plain_memory(), &l, 1, 10, tokens, &store, NULL), DI_OK);
+    assert_int_equal(di_kv_store_create(di_test_memory(), &l, 1, 10, tokens, &store, NULL), DI_OK);
     assert_true(di_kv_reserve(store, 0, tokens));
     assert_int_equal(di_kv_available(store), 0);
     di_kv_send_pages(store);
-    memset(store->blocks, 0, 10 * l.block_bytes);
-    struct di_kv kv = di_kv_view(store);
+    struct di_kv kv = di_test_view_kv(store);
+    memset(kv.blocks, 0, 10 * l.block_bytes);
     for (int src = 0; src < l.n_sources; src++)
         for (int32_t j = 0; j < tokens / l.ratio[src]; j++) {
             uint8_t *row[2] = {di_kv_key_row(&kv, 0, src, j), di_kv_comp_row(&kv, 0, src, j)};
@@ -77,8 +79,10 @@ static void figure_890_bytes_a_token(void **state)
                     row[k][i]++;
         }
     for (int64_t i = 0; i < tokens * 890; i++)
-        assert_int_equal(store->blocks[i], 1);
+        assert_int_equal(kv.blocks[i], 1);
+    struct di_backend *be = store->be;
     di_kv_store_destroy(store);
+    di_test_memory_close(be);
 }
 
 /* Rings and tails of neighbouring slots do not touch. */
@@ -89,10 +93,10 @@ static void slots_have_their_own_rows(void **state)
     struct di_kv_layout l;
     struct di_kv_store *store;
     load("models/nano", &c, &l);
-    assert_int_equal(di_kv_store_create(di_backend_plain_memory(), &l, 3, 3, 64, &store, NULL), DI_OK);
+    assert_int_equal(di_kv_store_create(di_test_memory(), &l, 3, 3, 64, &store, NULL), DI_OK);
     size_t bytes = di_kv_state_bytes(&l), tails = di_kv_tail_offset(&l);
-    memset(store->states, 0, 3 * bytes);
-    struct di_kv kv = di_kv_view(store);
+    struct di_kv kv = di_test_view_kv(store);
+    memset(kv.state, 0, 3 * bytes);
     for (int slot = 0; slot < 3; slot++) {
         for (int layer = 0; layer < l.ring_layers; layer++)
             for (int32_t pos = 1000; pos < 1000 + DI_RING_ROWS; pos++)
@@ -105,15 +109,17 @@ static void slots_have_their_own_rows(void **state)
     }
     for (size_t i = 0; i < 3 * bytes; i++) {
         float tail;
-        memcpy(&tail, store->states + i / sizeof tail * sizeof tail, sizeof tail);
+        memcpy(&tail, kv.state + i / sizeof tail * sizeof tail, sizeof tail);
         if (i % bytes < l.ring_bytes)
-            assert_int_equal(store->states[i], 1);
+            assert_int_equal(kv.state[i], 1);
         else if (i % bytes >= tails && i % bytes < tails + l.tail_bytes)
             assert_true(tail == 1);
         else
-            assert_int_equal(store->states[i], 0);
+            assert_int_equal(kv.state[i], 0);
     }
+    struct di_backend *be = store->be;
     di_kv_store_destroy(store);
+    di_test_memory_close(be);
 }
 
 int main(void)

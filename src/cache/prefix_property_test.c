@@ -1,3 +1,4 @@
+/* also run on the hostile device, seeds 10 16 */
 /* not run under TSan: no threads */
 /* The whole cache against a trivially correct model. Requests with random texts live in a real store; the "network" writes, at every
  * position, a hash of everything up to it into G, rings and tails, and before each chunk everything that the chunk's rows may read is
@@ -9,6 +10,7 @@
 
 #include "base/mem.h"
 #include "base/philox.h"
+#include "testing/device.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -177,22 +179,29 @@ static void is_value(const struct request *r, const void *row, int64_t pos)
         fail_msg("a row of position %lld is wrong (%s request)", (long long)pos, r->bounded_ok ? "bounded" : "exact");
 }
 
+/* The caches as the network sees them, with the pages that the slots have now. */
+static struct di_kv see(const struct world *w)
+{
+    di_kv_send_pages(w->store);
+    return di_test_view_kv(w->store);
+}
+
 /* Everything that rows from `pos` on may read was written by rows before it. */
 static void check_visible(struct world *w, int slot, int64_t pos)
 {
     const struct request *r = &w->r[slot];
-    di_kv_send_pages(w->store);
+    struct di_kv kv = see(w);
     int64_t g = pos > r->write_from ? pos : r->write_from; /* a hit gives more G than was computed so far */
     for (int src = 0; src < 2; src++)
         for (int32_t j = 0; j < g / layout.ratio[src]; j++) {
-            is_value(r, di_kv_comp_row(&w->kv, slot, src, j), (int64_t)(j + 1) * layout.ratio[src] - 1);
-            is_value(r, di_kv_key_row(&w->kv, slot, src, j), (int64_t)(j + 1) * layout.ratio[src] - 1);
+            is_value(r, di_kv_comp_row(&kv, slot, src, j), (int64_t)(j + 1) * layout.ratio[src] - 1);
+            is_value(r, di_kv_key_row(&kv, slot, src, j), (int64_t)(j + 1) * layout.ratio[src] - 1);
         }
     for (int layer = 0; layer < LAYERS; layer++)
         for (int64_t p = pos > WINDOW - 1 ? pos - (WINDOW - 1) : 0; p < pos; p++)
-            is_value(r, di_kv_window_row(&w->kv, slot, layer, (int32_t)p), p);
+            is_value(r, di_kv_window_row(&kv, slot, layer, (int32_t)p), p);
     if (pos % 2)
-        is_value(r, di_kv_tail_row(&w->kv, slot, 0, (int32_t)pos - 1), pos - 1);
+        is_value(r, di_kv_tail_row(&kv, slot, 0, (int32_t)pos - 1), pos - 1);
 }
 
 /* Nobody writes to a page that others read as theirs, or to rows that the index counts. */
@@ -208,21 +217,21 @@ static void own_page(const struct world *w, int slot, int page)
 static void compute_row(struct world *w, int slot, int64_t pos, const bool *wrong)
 {
     struct request *r = &w->r[slot];
-    di_kv_send_pages(w->store);
+    struct di_kv kv = see(w);
     uint64_t v = pos < r->text.n ? r->hash[pos] : mix((uint64_t)pos + 5); /* behind the end: a step that nobody wanted */
     if (r->tainted)
         v ^= TAINT;
     for (int layer = 0; layer < LAYERS; layer++) {
         uint64_t x = wrong && wrong[layer] ? 0xbad : v;
-        memcpy(di_kv_window_row(&w->kv, slot, layer, (int32_t)pos), &x, sizeof x);
+        memcpy(di_kv_window_row(&kv, slot, layer, (int32_t)pos), &x, sizeof x);
     }
-    memcpy(di_kv_tail_row(&w->kv, slot, 0, (int32_t)pos), &v, sizeof v);
+    memcpy(di_kv_tail_row(&kv, slot, 0, (int32_t)pos), &v, sizeof v);
     for (int src = 0; src < 2; src++)
         if (pos >= r->write_from && (pos + 1) % layout.ratio[src] == 0 && pos / DI_BLOCK_TOKENS < w->store->lease[slot].n) {
             int32_t j = (int32_t)(pos / layout.ratio[src]);
             own_page(w, slot, (int)(pos / DI_BLOCK_TOKENS));
-            memcpy(di_kv_comp_row(&w->kv, slot, src, j), &v, sizeof v);
-            memcpy(di_kv_key_row(&w->kv, slot, src, j), &v, sizeof v);
+            memcpy(di_kv_comp_row(&kv, slot, src, j), &v, sizeof v);
+            memcpy(di_kv_key_row(&kv, slot, src, j), &v, sizeof v);
         }
 }
 
@@ -451,7 +460,7 @@ static void admit(struct world *w, int slot)
         .n = r->prompt, .hit = m.tokens, .resume = m.resume, .window = WINDOW, .layers = LAYERS, .tail = r->bounded_ok ? r->prompt : 0});
     assert_true(plan.start < r->prompt && plan.start >= m.resume);
     size_t state_bytes = di_kv_state_bytes(&layout);
-    memset(w->store->states + (size_t)slot * state_bytes, 0xee, state_bytes); /* what another request left */
+    memset(see(w).state + (size_t)slot * state_bytes, 0xee, state_bytes); /* what another request left */
     int32_t anchor = m.state >= 0 ? w->states->state[m.state].block : -1, path[CONTEXT / 64 + 1];
     if (plan.how == DI_RESUME_STATE)
         di_prefix_restore(w->p, &m, &w->kv, slot);
@@ -536,7 +545,8 @@ static void fork_request(struct world *w, int from, int to)
     if (n % 64)
         di_kv_copy_block(w->store, w->store->lease[from].pages[n / 64], l->pages[n / 64], (int)(n % 64));
     size_t state_bytes = di_kv_state_bytes(&layout);
-    memcpy(w->store->states + (size_t)to * state_bytes, w->store->states + (size_t)from * state_bytes, state_bytes);
+    uint8_t *states = see(w).state;
+    memcpy(states + (size_t)to * state_bytes, states + (size_t)from * state_bytes, state_bytes);
     w->r[to].write_from = n;
     observe(w, -1);
 }
@@ -559,9 +569,8 @@ static void open_world(struct world *w, uint64_t seed, int blocks, int states, i
 {
     static const uint8_t model[32] = {3};
     *w = (struct world){.seed = seed, .blocks = blocks};
-    assert_int_equal(di_kv_store_create(di_backend_plain_memory(), &layout, SLOTS, blocks, CONTEXT, &w->store, NULL), DI_OK);
-    struct di_state_params sp = {
-        .be = di_backend_plain_memory(), .layout = &layout, .count = states, .window = WINDOW, .rollback = rollback};
+    assert_int_equal(di_kv_store_create(di_test_memory(), &layout, SLOTS, blocks, CONTEXT, &w->store, NULL), DI_OK);
+    struct di_state_params sp = {.be = w->store->be, .layout = &layout, .count = states, .window = WINDOW, .rollback = rollback};
     assert_int_equal(di_state_pool_create(&sp, &w->states, NULL), DI_OK);
     struct di_prefix_params pp = {.pool = &w->store->pool, .states = w->states, .max_tokens = CONTEXT, .seen = 64};
     assert_int_equal(di_prefix_create(&pp, &w->p, NULL), DI_OK);
@@ -586,7 +595,9 @@ static void close_world(struct world *w)
     assert_int_equal(w->store->pool.n_free, w->blocks);
     assert_int_equal(w->states->n_used, 0);
     di_state_pool_destroy(w->states);
+    struct di_backend *be = w->store->be;
     di_kv_store_destroy(w->store);
+    di_test_memory_close(be);
 }
 
 static void random_life_agrees_with_the_model(void **state)
@@ -595,11 +606,7 @@ static void random_life_agrees_with_the_model(void **state)
     static const struct {
         int blocks, states, rollback;
     } worlds[] = {{12, 2, 1}, {24, 6, 1}, {48, 16, 1}, {128, 16, 1}, {11, 0, 1}, {60, 4, 3}, {40, 8, 1}, {96, 10, 2}};
-#ifdef DI_TEST_QUICK
-    const int operations = 1500;
-#else
-    const int operations = 30000;
-#endif
+    const int operations = DI_TEST_SHORT ? 1500 : 30000;
     struct world *w = di_malloc(sizeof *w);
     assert_non_null(w);
     for (size_t i = 0; i < sizeof worlds / sizeof *worlds; i++) {

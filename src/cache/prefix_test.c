@@ -1,3 +1,4 @@
+/* also run on the hostile device, seeds 2 3 */
 /* not run under TSan: no threads */
 #define DI_ON_DEVICE /* the test is its own network */
 #include "cache/hit_plan.h"
@@ -5,6 +6,7 @@
 #include "cache/prefix.h"
 
 #include "base/mem.h"
+#include "testing/device.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -33,6 +35,7 @@ static const struct di_kv_layout layout = {.d = 2,
                                            .n_tails = 1};
 
 struct world {
+    struct di_backend *be;
     struct di_kv_store *store;
     struct di_state_pool *states;
     struct di_prefix *p;
@@ -44,11 +47,10 @@ static di_status world_create(struct world *w, int blocks, int states)
 {
     struct di_prefix_params params = {.max_tokens = CONTEXT};
     di_status status = DI_OK;
-    *w = (struct world){0};
-    TRY(di_kv_store_create(di_backend_plain_memory(), &layout, SLOTS, blocks, CONTEXT, &w->store, NULL));
-    TRY(di_state_pool_create(
-        &(struct di_state_params){.be = di_backend_plain_memory(), .layout = &layout, .count = states, .window = 128, .rollback = 1},
-        &w->states, NULL));
+    *w = (struct world){.be = di_test_memory()};
+    TRY(di_kv_store_create(w->be, &layout, SLOTS, blocks, CONTEXT, &w->store, NULL));
+    TRY(di_state_pool_create(&(struct di_state_params){.be = w->be, .layout = &layout, .count = states, .window = 128, .rollback = 1},
+                             &w->states, NULL));
     params.pool = &w->store->pool;
     params.states = w->states;
     TRY(di_prefix_create(&params, &w->p, NULL));
@@ -78,6 +80,7 @@ static void world_destroy(struct world *w)
     }
     di_state_pool_destroy(w->states);
     di_kv_store_destroy(w->store);
+    di_test_memory_close(w->be);
 }
 
 static struct world open_world(int blocks, int states)
@@ -460,18 +463,14 @@ static void states_are_saved_only_while_their_rows_stand(void **state)
     struct di_state_pool *pool;
     no_tails.n_tails = 0;
     assert_int_equal(
-        di_state_pool_create(&(struct di_state_params){.be = di_backend_plain_memory(), .layout = &no_tails, .window = 128, .rollback = 1},
-                             &pool, NULL),
-        DI_OK);
+        di_state_pool_create(&(struct di_state_params){.be = w.be, .layout = &no_tails, .window = 128, .rollback = 1}, &pool, NULL), DI_OK);
     assert_true(di_state_can_save(pool, 300, 316));
     assert_false(di_state_can_save(pool, 300, 317));
     assert_true(di_state_can_save(pool, 5, 140));
     di_state_pool_destroy(pool);
-    assert_int_equal(
-        di_state_pool_create(
-            &(struct di_state_params){.be = di_backend_plain_memory(), .layout = &layout, .window = 128, .rollback = DI_TAIL_ROWS}, &pool,
-            NULL),
-        DI_ERR_INVALID);
+    assert_int_equal(di_state_pool_create(&(struct di_state_params){.be = w.be, .layout = &layout, .window = 128, .rollback = DI_TAIL_ROWS},
+                                          &pool, NULL),
+                     DI_ERR_INVALID);
     world_destroy(&w);
 }
 

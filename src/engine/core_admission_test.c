@@ -1,3 +1,4 @@
+/* also run on the hostile device, seeds 9 10 */
 /* Who starts next: fairness between tenants, priorities in a small pool, states that nobody can keep. */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,3 +1,4 @@
+/* also run on the hostile device, seeds 1 2 3 4 5 6 7 8 */
 /* The engine against a simple model: a back end that costs nothing, whose next token is a function of the request's own tokens, and which
  * keeps a mark for every position in the request's pages. Random arrivals, priorities, cancels, stops and pool pressure; whatever happens,
  * each request's tokens are those of the function, each ends once, and all accounts return to zero. */
@@ -290,11 +291,7 @@ static void run_random(uint64_t seed, int batch, int chunk, int blocks, int requ
 static void test_random_life(void **state)
 {
     (void)state;
-#ifdef DI_TEST_QUICK
-    const int rounds = 10, requests = 60;
-#else
-    const int rounds = 60, requests = 150;
-#endif
+    const int rounds = DI_TEST_SHORT ? 10 : 60, requests = DI_TEST_SHORT ? 60 : 150;
     for (int i = 0; i < rounds; i++)
         run_random((uint64_t)i + 1, 1 + i % 9, 1 + i * 7 % 100, 5 + i % 20, requests);
     printf("%.1f %% of %llu prompt tokens were reused\n", 100.0 * (double)cached / (double)looked_up, (unsigned long long)looked_up);

@@ -1,8 +1,10 @@
+/* also run on the hostile device, seed 20 */
 /* Equality of bits: the same logits whatever the chunks, the threads, and the company of other requests (backend.h: a row depends on
  * itself). */
-#define DI_ON_DEVICE /* reads what the CPU computed */
+#define DI_ON_DEVICE /* reads what was computed */
 #include "engine/pipeline.h"
 #include "engine/core.h"
+#include "testing/device.h"
 #include "testing/golden.h"
 #include "engine/score.h"
 
@@ -14,13 +16,8 @@
 #include <cmocka.h>
 
 static const char *const isas[] = {"ref", "avx2", "avx512", "avx512bf16", "amx"};
-#ifdef DI_TEST_QUICK
-#define QUICK 1 /* fewer modes and hits */
-static const char *const configs[] = {"tiny_d"};
-#else
-#define QUICK 0
-static const char *const configs[] = {"tiny_a", "tiny_b", "tiny_c", "tiny_d"};
-#endif
+static const char *const configs[] = {"tiny_d", "tiny_a", "tiny_b",
+                                      "tiny_c"}; /* the short form has the first alone, and fewer modes and hits */
 
 static void open_vectors(const char *name, struct di_golden *g)
 {
@@ -36,8 +33,12 @@ static struct di_model *open_tiny(struct di_golden *g, const char *isa)
     struct di_model *m;
     di_error err = {0};
     const struct di_tensor *map = di_golden_field(g, NULL, "engram_token_map");
-    struct di_model_params p = {
-        .max_rows = 300, .max_context = 400, .threads = 2, .isa = isa, .token_map = (const int32_t *)(const void *)map->data};
+    struct di_model_params p = {.backend = di_test_backend,
+                                .max_rows = 300,
+                                .max_context = 400,
+                                .threads = 2,
+                                .isa = isa,
+                                .token_map = (const int32_t *)(const void *)map->data};
     assert_true(di_numerics_by_name("bf16", &p.numerics));
     if (di_model_open(g->dir, &p, &m, &err) != DI_OK)
         fail_msg("%s (%s)", err.message, err.where);
@@ -93,13 +94,13 @@ static void test_chunks_and_threads(void **state)
 {
     (void)state;
     static const char *const ref_modes[] = {"f32_nocache_quant", "f32", "f32r", "bf16", "bf16_wo_a_q8"};
-    for (size_t c = 0; c < sizeof configs / sizeof *configs; c++) {
+    for (size_t c = 0; c < (DI_TEST_SHORT ? 1 : sizeof configs / sizeof *configs); c++) {
         struct di_golden g;
         open_vectors(configs[c], &g);
-        for (size_t i = 0; i < sizeof ref_modes / sizeof *ref_modes; i += QUICK ? 3 : 1)
+        for (size_t i = 0; i < sizeof ref_modes / sizeof *ref_modes; i += DI_TEST_SHORT ? 3 : 1)
             check_mode(&g, configs[c], ref_modes[i], "ref");
         for (size_t k = 1; k < sizeof isas / sizeof *isas; k++)
-            for (size_t i = 3; i < (QUICK ? 4 : 5) && strstr(di_cpu_isa_list(), isas[k]); i++)
+            for (size_t i = 3; i < (DI_TEST_SHORT ? 4 : 5) && di_test_isa(isas[k]); i++)
                 check_mode(&g, configs[c], ref_modes[i], isas[k]);
         di_golden_close(&g);
     }
@@ -113,7 +114,7 @@ static di_status ignore_rows(void *ctx, int64_t pos, int rows, const float *logi
     return DI_OK;
 }
 
-/* Rows [from, to) of slot 1 into logits (NULL: thrown away). */
+/* Rows [from, to) of slot 1 into logits of device memory (NULL: thrown away). */
 static void run_rows(struct di_model *m, struct di_kv_store *s, const struct di_golden *g, int from, int to, struct di_replay replay,
                      float *logits)
 {
@@ -140,12 +141,13 @@ static void check_replay(const struct di_golden *g, const char *isa, int hit)
 {
     struct di_golden_run run = {.mode = "bf16", .isa = isa, .threads = 2, .chunk = g->n_ids, .decode_from = g->n_ids};
     size_t vocab = (size_t)di_golden_field(g, run.mode, "logits")->shape[1];
-    float *cold = calloc((size_t)g->n_ids * vocab, sizeof *cold), *warm = calloc((size_t)g->n_ids * vocab, sizeof *warm);
+    float *cold = calloc((size_t)g->n_ids * vocab, sizeof *cold);
     struct di_model *m;
     struct di_kv_store *s, *two;
     di_error err = {0};
     assert_int_equal(di_golden_run(g, &run, cold, &m, &s, &err), DI_OK);
     di_kv_store_destroy(s);
+    float *warm = di_device_alloc(m->be, (size_t)g->n_ids * vocab * sizeof *warm);
     assert_int_equal(di_kv_store_create(m->be, &m->be->layout, 2, 2 * di_kv_blocks_for(g->n_ids), g->n_ids, &two, &err), DI_OK);
     struct di_score score = {.ids = g->ids, .n = g->n_ids, .chunk = g->n_ids, .decode_from = g->n_ids, .rows = ignore_rows};
     assert_int_equal(di_score_run(m, two, &score, &err), DI_OK);
@@ -154,18 +156,19 @@ static void check_replay(const struct di_golden *g, const char *isa, int hit)
         two->lease[1].pages[p] = two->lease[0].pages[p];
     if (hit % 64)
         di_kv_copy_block(two, two->lease[0].pages[hit / 64], two->lease[1].pages[hit / 64], hit % 64);
-    memset(two->states + di_kv_state_bytes(&two->layout), 0xFF, di_kv_state_bytes(&two->layout));
+    uint8_t *states = di_hostile_view(two->states);
+    memset(states + di_kv_state_bytes(&two->layout), 0xFF, di_kv_state_bytes(&two->layout));
     int reach = m->c->sliding_window + (m->c->num_hidden_layers - 1) * (m->c->sliding_window - 1), from = hit > reach ? hit - reach : 0;
     struct di_replay replay = {.floor = from, .write_from = hit};
     for (int at = from; at < hit; at += 50)
         run_rows(m, two, g, at, at + 50 < hit ? at + 50 : hit, replay, NULL);
     run_rows(m, two, g, hit, g->n_ids, replay, warm);
-    if (memcmp(warm, cold + (size_t)hit * vocab, (size_t)(g->n_ids - hit) * vocab * sizeof *warm) != 0)
+    if (memcmp(di_hostile_view(warm), cold + (size_t)hit * vocab, (size_t)(g->n_ids - hit) * vocab * sizeof *warm) != 0)
         fail_msg("%s: a hit of %d tokens, replayed from %d, gives other logits", isa, hit, from);
     di_kv_store_destroy(two);
+    di_device_free(m->be, warm);
     di_model_close(m);
     free(cold);
-    free(warm);
 }
 
 static void test_exact_replay(void **state)
@@ -174,8 +177,8 @@ static void test_exact_replay(void **state)
     static const int hits[] = {1, 2, 63, 64, 65, 200, 255, 256, 300, 331};
     struct di_golden g;
     open_vectors("tiny_d", &g); /* window 32: the reach is shorter than the prompt */
-    for (size_t i = 0; i < sizeof hits / sizeof *hits; i += QUICK ? 4 : 1) {
-        if (!QUICK)
+    for (size_t i = 0; i < sizeof hits / sizeof *hits; i += DI_TEST_SHORT ? 4 : 1) {
+        if (!DI_TEST_SHORT)
             check_replay(&g, "ref", hits[i]);
         if (strcmp(di_cpu_isa_best(), "ref") != 0)
             check_replay(&g, di_cpu_isa_best(), hits[i]);
@@ -223,23 +226,23 @@ static void test_padding(void **state)
     static const int pads[][2] = {{0, 0}, {1, 0}, {0, 24}, {9, 3}};
     for (size_t k = 0; k < sizeof isas / sizeof *isas; k++) {
         struct di_golden g;
-        if (!strstr(di_cpu_isa_list(), isas[k]))
+        if (!di_test_isa(isas[k]))
             continue;
         open_vectors("tiny_d", &g);
         struct di_model *m = open_tiny(&g, isas[k]);
         size_t bytes = (size_t)g.n_ids * (size_t)m->c->vocab_size * sizeof(float);
-        float *want = malloc(bytes), *got = malloc(bytes);
+        float *want = di_device_alloc(m->be, bytes), *got = di_device_alloc(m->be, bytes);
         for (size_t i = 0; i < sizeof pads / sizeof *pads; i++) {
             struct di_kv_store *s;
             assert_int_equal(di_kv_store_create(m->be, &m->be->layout, 1, di_kv_blocks_for(g.n_ids), g.n_ids, &s, NULL), DI_OK);
-            memset(got, 0xFF, bytes);
+            memset(di_hostile_view(got), 0xFF, bytes);
             pad_steps(m, s, &g, pads[i], i ? got : want);
-            if (i > 0 && memcmp(want, got, bytes) != 0)
+            if (i > 0 && memcmp(di_hostile_view(want), di_hostile_view(got), bytes) != 0)
                 fail_msg("%s: %d and %d rows of padding change a bit", isas[k], pads[i][0], pads[i][1]);
             di_kv_store_destroy(s);
         }
-        free(want);
-        free(got);
+        di_device_free(m->be, want);
+        di_device_free(m->be, got);
         di_model_close(m);
         di_golden_close(&g);
     }
@@ -366,7 +369,7 @@ static void test_company(void **state)
     static struct answer alone[REQUESTS], got[REQUESTS];
     for (size_t k = 0; k < sizeof isas / sizeof *isas; k++) {
         struct di_golden g;
-        if (!strstr(di_cpu_isa_list(), isas[k]))
+        if (!di_test_isa(isas[k]))
             continue;
         open_vectors("tiny_a", &g);
         struct di_model *m = open_tiny(&g, isas[k]);

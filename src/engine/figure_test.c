@@ -1,3 +1,4 @@
+/* also run on the hostile device, seed 13 */
 /* Figures 15-1 to 15-17 of docs/reports.md that concern scheduling, each a test of its number. Those about drafts, images, masks and
  * experts come with these parts. */
 #include <setjmp.h>

@@ -1,3 +1,4 @@
+/* also run on the hostile device, seed 15 */
 /* Histograms, the accounts of a life at random, and the rows of prompts that share a beginning. */
 #include "base/clock.h"
 #include "testing/null_model.h"

@@ -1,5 +1,6 @@
+/* also run on the hostile device, seed 22 */
 /* Bounded replay (engine/replay.h, spec/model.md §8): what it saves changes no bit of what it keeps, and exact requests never see it. */
-#define DI_ON_DEVICE /* reads what the CPU computed */
+#define DI_ON_DEVICE /* reads what was computed */
 #include "engine/core.h"
 
 #include <setjmp.h>
@@ -15,11 +16,7 @@
 #define ANSWER 10
 #define TOP 8
 
-#ifdef DI_TEST_QUICK
-static int cases = 6;
-#else
-static int cases = 25;
-#endif
+static int cases; /* set by main */
 
 static uint64_t rng_state;
 static uint32_t rng(void)
@@ -69,8 +66,8 @@ static void run_pass(struct di_model *m, struct pass *p)
     assert_int_equal(di_kv_store_create(m->be, &m->be->layout, 2, 12, 400, &p->kv, NULL), DI_OK);
     assert_true(di_kv_reserve(p->kv, 0, total) && di_kv_reserve(p->kv, 1, p->n[1] + ANSWER));
     di_kv_send_pages(p->kv);
-    memset(p->kv->states, 0xFF, 2 * di_kv_state_bytes(&p->kv->layout)); /* a row that was never written is not a number */
-    p->logits = calloc((size_t)(total + 1) * vocab, sizeof(float));
+    memset(di_hostile_view(p->kv->states), 0xFF, 2 * di_kv_state_bytes(&p->kv->layout)); /* a row that was never written is not a number */
+    p->logits = di_device_alloc(m->be, (size_t)(total + 1) * vocab * sizeof(float));
     for (int done = 0; at[0] < total;) {
         struct di_chunk chunks[2];
         const int32_t *tokens[2] = {p->ids[0], p->ids[1]};
@@ -98,14 +95,14 @@ static void run_pass(struct di_model *m, struct pass *p)
 
 static void end_pass(struct pass *p)
 {
+    di_device_free(p->kv->be, p->logits);
     di_kv_store_destroy(p->kv);
-    free(p->logits);
 }
 
 /* Every group that slot 0 has closed. */
 static bool same_groups(const struct pass *a, const struct pass *b)
 {
-    struct di_kv x = di_kv_view(a->kv), y = di_kv_view(b->kv);
+    struct di_kv x = di_test_view_kv(a->kv), y = di_test_view_kv(b->kv);
     for (int s = 0; s < x.layout->n_sources; s++)
         for (int32_t j = 0; j < (a->n[0] + ANSWER) / x.layout->ratio[s]; j++)
             if (memcmp(di_kv_comp_row(&x, 0, s, j), di_kv_comp_row(&y, 0, s, j), x.layout->comp_row_bytes) != 0 ||
@@ -118,7 +115,8 @@ static void compare(struct di_model *m, const struct pass *want, struct pass got
 {
     run_pass(m, &got);
     size_t rows = (size_t)(got.n[0] + ANSWER - got.tail);
-    if (memcmp(want->logits, got.logits, rows * (size_t)m->c->vocab_size * sizeof(float)) != 0 || !same_groups(want, &got))
+    if (memcmp(di_hostile_view(want->logits), di_hostile_view(got.logits), rows * (size_t)m->c->vocab_size * sizeof(float)) != 0 ||
+        !same_groups(want, &got))
         fail_msg("a prompt of %d, tail from %d, %d rows a step, company of %d: %s gives other bits", got.n[0], got.tail, got.chunk,
                  got.company, what);
     end_pass(&got);
@@ -633,8 +631,7 @@ static void test_steps_allocate_nothing(void **state)
 /* An argument sets the number of cases: the long form. */
 int main(int argc, char **argv)
 {
-    if (argc > 1)
-        cases = atoi(argv[1]);
+    cases = argc > 1 ? atoi(argv[1]) : di_test_seed() ? 3 : DI_TEST_SHORT ? 6 : 25;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(figure_15_17_compact_equals_mask_bit_for_bit),
         cmocka_unit_test(rows_before_the_tail_stop_at_the_boundary),

@@ -1,3 +1,4 @@
+/* also run on the hostile device, seed 12 */
 /* Failures that were reported of other engines, each a test of its number (docs/reports.md), on the null model: its tokens come from the
  * cached state alone, so that a wrong row changes them. What needs a trained model is in report_bits_test.c and tests/test_reports.py. */
 #include <setjmp.h>

@@ -1,3 +1,4 @@
+/* also run on the hostile device, seeds 7 18 */
 /* No wrong reuse: requests that share prefixes in a small pool, with evictions, cancels, preemption and tenants, give the same tokens and
  * the same log-probabilities as each one alone with an empty cache (src/cache/prefix.h promises; spec/model.md §8.1 exact). */
 #include "engine/core.h"
@@ -172,11 +173,7 @@ static void run_cases(const char *config, int cases, int states, int blocks, uin
     free(a);
 }
 
-#ifdef DI_TEST_QUICK
-static int cases = 40;
-#else
-static int cases = 200;
-#endif
+static int cases; /* set by main */
 
 static void test_no_wrong_reuse(void **state)
 {
@@ -251,8 +248,7 @@ static void test_tenants_share_nothing(void **state)
 /* An argument sets the number of requests of each run: the long form. */
 int main(int argc, char **argv)
 {
-    if (argc > 1)
-        cases = atoi(argv[1]);
+    cases = argc > 1 ? atoi(argv[1]) : DI_TEST_SHORT ? 40 : 200;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_no_wrong_reuse),
         cmocka_unit_test(test_repeat_loses_one_token),

@@ -1,3 +1,4 @@
+/* also run on the hostile device, seeds 11 14 */
 /* A long life in short: very many short requests that are cancelled in every state, come too late, are stopped by their callbacks, preempt
  * each other, follow each other, share prefixes in a pool that is too small. All accounts return to zero, resident memory is flat.
  *

@@ -2,6 +2,7 @@
 #include "testing/device.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 static struct di_hostile_params chosen;
 static bool is_chosen;
@@ -30,6 +31,11 @@ di_status di_test_backend(const struct di_backend_params *params, struct di_back
     const struct di_hostile_params *p = device_params();
     di_status status = di_backend_cpu_create(params, out, err);
     return status == DI_OK && p->seed ? di_hostile_create(*out, 0, p, out, err) : status; /* it owns the other */
+}
+
+bool di_test_isa(const char *isa)
+{
+    return di_test_seed() ? strcmp(di_cpu_isa_best(), isa) == 0 : strstr(di_cpu_isa_list(), isa) != NULL;
 }
 
 /* ---------------------------------------------------------------- null models */
@@ -102,6 +108,19 @@ di_status di_test_core(const struct di_stepper *null, const struct di_core_confi
     n.guess = null->guess ? guess_now : NULL;
     n.ctx = l;
     return di_core_create_on(&n, config, out, err);
+}
+
+struct di_backend *di_test_memory(void)
+{
+    const struct di_hostile_params *p = device_params();
+    struct di_backend *be;
+    return p->seed && di_hostile_create(NULL, 0, p, &be, NULL) == DI_OK ? be : di_backend_plain_memory();
+}
+
+void di_test_memory_close(struct di_backend *be)
+{
+    if (be != di_backend_plain_memory())
+        be->ops->destroy(be);
 }
 
 struct di_kv di_test_view_kv(const struct di_kv_store *s)

@@ -1,6 +1,8 @@
+#define DI_ON_DEVICE /* looks at what was computed */
 #include "testing/golden.h"
 
 #include "engine/score.h"
+#include "testing/device.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -66,7 +68,10 @@ di_status di_golden_run(const struct di_golden *g, const struct di_golden_run *r
                         struct di_kv_store **s, di_error *err)
 {
     di_status status = DI_OK;
-    struct di_model_params p = {.max_rows = run->chunk, .max_context = g->n_ids, .threads = run->threads, .isa = run->isa};
+    struct di_trace trace = run->trace;
+    float *scores = NULL, *features = NULL;
+    struct di_model_params p = {
+        .backend = di_test_backend, .max_rows = run->chunk, .max_context = g->n_ids, .threads = run->threads, .isa = run->isa};
     const struct di_tensor *map = di_golden_field(g, NULL, "engram_token_map");
     p.token_map = map ? (const int32_t *)(const void *)map->data : NULL;
     *m = NULL;
@@ -74,6 +79,7 @@ di_status di_golden_run(const struct di_golden *g, const struct di_golden_run *r
     CHECK(numerics_of(run->mode, &p.numerics), err, DI_ERR_INVALID, "mode", "unknown mode %s", run->mode);
     TRY(di_model_open(g->dir, &p, m, err));
     TRY(di_kv_store_create((*m)->be, &(*m)->be->layout, 1, di_kv_blocks_for(g->n_ids), g->n_ids, s, err));
+    struct di_backend *be = (*m)->be;
     struct sink sink = {logits, (size_t)(*m)->c->vocab_size};
     struct di_score score = {.ids = g->ids,
                              .n = g->n_ids,
@@ -81,9 +87,19 @@ di_status di_golden_run(const struct di_golden *g, const struct di_golden_run *r
                              .decode_from = run->decode_from,
                              .rows = keep_rows,
                              .ctx = &sink,
-                             .trace = run->trace,
-                             .features = run->features};
+                             .trace = run->trace.at ? &trace : NULL};
+    size_t feature_bytes = (size_t)g->n_ids * (size_t)((*m)->c->n_dspark_targets * (*m)->c->hidden_size) * sizeof(float);
+    if (trace.scores_ld)
+        trace.scores = scores = di_device_alloc(be, (size_t)run->chunk * (size_t)trace.scores_ld * sizeof *scores);
+    if (run->features)
+        score.features = features = di_device_alloc(be, feature_bytes);
     TRY(di_score_run(*m, *s, &score, err));
+    if (features)
+        memcpy(run->features, di_hostile_view(features), feature_bytes);
 out:
+    if (*m) {
+        di_device_free((*m)->be, scores);
+        di_device_free((*m)->be, features);
+    }
     return status;
 }

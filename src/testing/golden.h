@@ -19,10 +19,10 @@ const struct di_tensor *di_golden_field(const struct di_golden *g, const char *m
 
 struct di_golden_run {
     const char *mode, *isa;
-    int threads, chunk; /* chunk rows a step */
-    int decode_from;    /* from this position on one row a step; n_ids = never */
-    const struct di_trace *trace;
-    float DI_DEVICE *features; /* NULL or act [n_ids, taps * hidden] */
+    int threads, chunk;    /* chunk rows a step */
+    int decode_from;       /* from this position on one row a step; n_ids = never */
+    struct di_trace trace; /* at NULL: none. With a scores_ld it gets scores, of device memory like all that it is shown */
+    float *features;       /* NULL or [n_ids, taps * hidden] */
 };
 /* Prefill (and decode) all ids in one slot; logits of every row into logits [n_ids, vocab]. The model and the store stay open in *m and *s
  * for a look at the caches; close them. */

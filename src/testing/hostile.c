@@ -155,26 +155,6 @@ static void *hostile_alloc(struct di_backend *be, enum di_memory kind, size_t by
     return p;
 }
 
-static void hostile_release(struct di_backend *be, enum di_memory kind, void *p)
-{
-    struct hostile *h = hostile_of(be);
-    if (!p)
-        return;
-    pthread_mutex_lock(&h->lock);
-    bool staging = kind == DI_MEMORY_STAGING;
-    struct block *blocks = staging ? h->staging : h->device;
-    int *n = staging ? &h->n_staging : &h->n_device, i = 0;
-    while (i < *n && blocks[i].p != p)
-        i++;
-    if (i == *n)
-        die("what is released was not allocated");
-    spoil(h, staging ? p : seen(h, p), blocks[i].bytes);
-    memmove(&blocks[i], &blocks[i + 1], (size_t)(--*n - i) * sizeof *blocks);
-    pthread_mutex_unlock(&h->lock);
-    if (staging)
-        di_free_aligned(p);
-}
-
 /* ---------------------------------------------------------------- running what was called */
 
 static void free_item(struct item *i)
@@ -274,13 +254,19 @@ static void call(struct hostile *h, struct item *i)
     pthread_cond_broadcast(&h->changed);
 }
 
+/* With the lock. */
+static void append_held(struct hostile *h)
+{
+    if (h->held)
+        append(h, h->held);
+    h->held = NULL;
+}
+
 static uint64_t hostile_fence(struct di_backend *be)
 {
     struct hostile *h = hostile_of(be);
     pthread_mutex_lock(&h->lock);
-    if (h->held)
-        append(h, h->held);
-    h->held = NULL;
+    append_held(h);
     uint64_t number = h->called;
     pthread_mutex_unlock(&h->lock);
     return number;
@@ -303,6 +289,28 @@ static di_status hostile_wait(struct di_backend *be, uint64_t fence, di_error *e
     if (e.code != DI_OK && err)
         *err = e;
     return e.code;
+}
+
+static void hostile_release(struct di_backend *be, enum di_memory kind, void *p)
+{
+    struct hostile *h = hostile_of(be);
+    if (!p)
+        return;
+    pthread_mutex_lock(&h->lock);
+    append_held(h);
+    reach(h, h->called);
+    bool staging = kind == DI_MEMORY_STAGING;
+    struct block *blocks = staging ? h->staging : h->device;
+    int *n = staging ? &h->n_staging : &h->n_device, i = 0;
+    while (i < *n && blocks[i].p != p)
+        i++;
+    if (i == *n)
+        die("what is released was not allocated");
+    spoil(h, staging ? p : seen(h, p), blocks[i].bytes);
+    memmove(&blocks[i], &blocks[i + 1], (size_t)(--*n - i) * sizeof *blocks);
+    pthread_mutex_unlock(&h->lock);
+    if (staging)
+        di_free_aligned(p);
 }
 
 /* ---------------------------------------------------------------- ops of the network */
@@ -392,17 +400,11 @@ static void call_op(struct di_backend *be, const char *name, const struct field 
     pthread_mutex_lock(&h->lock);
     for (const struct field *f = fields; f->kind != END; f++)
         translate_field(h, name, i, f, n_experts);
-    for (size_t at = 0; at + sizeof(void *) <= bytes; at += sizeof(void *)) {
-        void *p;
-        memcpy(&p, (char *)i->descriptor + at, sizeof p);
-        if (is_device(h, p))
-            fault(h, name, "a field that this device does not know");
-    }
     call(h, i);
     pthread_mutex_unlock(&h->lock);
 }
 
-/* Every pointer of every descriptor. Tables of which a step reads some rows may lie where the checkpoint is mapped. */
+/* Every pointer of every descriptor; an op dies of one that is missing here. Tables of which a step reads some rows may lie where the checkpoint is mapped. */
 #define D(op, name)                               \
     {                                             \
         offsetof(struct di_op_##op, name), DEVICE \
@@ -755,6 +757,8 @@ di_status di_hostile_create(struct di_backend *inner, int vocab, const struct di
         .inner = inner, .params = *p, .threaded = p->seed % 2, .eager = eager[p->seed / 4 % 4], .random = p->seed * 0x9E3779B97F4A7C15u};
     memcpy(h->poison, p->seed / 2 % 2 ? "\xA5\xA5" : "\xC0\x7F", sizeof h->poison);
     fill_table(h);
+    if (!inner && !vocab)
+        h->ops.sample = NULL;
     if (inner) {
         h->be = *inner;
         h->ops.name = inner->ops->name;
@@ -763,7 +767,7 @@ di_status di_hostile_create(struct di_backend *inner, int vocab, const struct di
     h->be.ops = &h->ops;
     pthread_mutex_init(&h->lock, NULL);
     pthread_cond_init(&h->changed, NULL);
-    if (!map_region(h) || (!inner && di_law_create((size_t)vocab, &h->law, err) != DI_OK))
+    if (!map_region(h) || (vocab && di_law_create((size_t)vocab, &h->law, err) != DI_OK))
         die("no memory for its region");
     if (h->threaded && di_thread_create(&h->thread, work, h) != 0)
         die("no thread");

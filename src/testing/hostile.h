@@ -25,7 +25,8 @@ struct di_hostile_params {
     int at;
 };
 
-/* Over a CPU back end, which belongs to the device from now on; NULL: memory and the sampler alone, of rows of `vocab` logits. */
+/* Over a CPU back end, which belongs to the device from now on; NULL: memory alone and, with a `vocab`,
+ * the sampler of rows of so many logits. */
 di_status di_hostile_create(struct di_backend *inner, int vocab, const struct di_hostile_params *p, struct di_backend **out, di_error *err);
 
 /* Is none of its memory allocated? */

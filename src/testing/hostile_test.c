@@ -2,8 +2,10 @@
  * `tests/run` says. */
 #define DI_ON_DEVICE
 #include "testing/device.h"
+#include "testing/golden.h"
 #include "testing/null_model.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -196,6 +198,51 @@ static int live(const void *device)
     return wrong;
 }
 
+/* The network, which a test looks at as it should, or as a host that thinks everything is its own. */
+static void look(void *ctx, const struct di_trace_point *p)
+{
+    float *sum = ctx;
+    if (strcmp(p->name, "streams") == 0)
+        *sum += *(const float *)p->data;
+}
+static void look_right(void *ctx, const struct di_trace_point *p)
+{
+    struct di_trace_point here = *p;
+    here.data = di_hostile_view(p->data);
+    look(ctx, &here);
+}
+
+static int pass(const void *at)
+{
+    static float logits[4096 * 64];
+    float sum = 0;
+    struct di_golden g;
+    struct di_model *m;
+    struct di_kv_store *s;
+    const char *dir = DI_SOURCE_DIR "/tests/data/vectors/tiny_d";
+    di_test_set_device(&(struct di_hostile_params){.seed = 17});
+    if (di_golden_open(dir, dir, &g, NULL) != DI_OK)
+        return 99;
+    struct di_golden_run run = {.mode = "bf16", .threads = 1, .chunk = 40, .decode_from = 40, .trace = {.ctx = &sum}};
+    memcpy(&run.trace.at, at, sizeof run.trace.at);
+    g.n_ids = 60;
+    if (di_golden_run(&g, &run, logits, &m, &s, NULL) != DI_OK)
+        return 98;
+    di_kv_store_destroy(s);
+    di_model_close(m);
+    di_golden_close(&g);
+    return !(fabsf(sum) > 0); /* not a number: it saw what was not written */
+}
+
+static void who_looks_dies(void **state)
+{
+    (void)state;
+    void (*at)(void *ctx, const struct di_trace_point *p) = look_right;
+    assert_int_equal(status_of(pass, &at), 0);
+    at = look;
+    assert_int_equal(status_of(pass, &at), 128 + SIGSEGV);
+}
+
 static void lives_are_right(void **state)
 {
     (void)state;
@@ -229,6 +276,7 @@ int main(void)
         cmocka_unit_test(copies_run_late_and_in_order),
         cmocka_unit_test(what_was_not_written_makes_no_sense),
         cmocka_unit_test(wrong_addresses_are_faults),
+        cmocka_unit_test(who_looks_dies),
         cmocka_unit_test(lives_are_right),
         cmocka_unit_test(mistakes_are_found),
     };

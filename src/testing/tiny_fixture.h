@@ -2,6 +2,7 @@
 #ifndef DI_TESTING_TINY_FIXTURE_H
 #define DI_TESTING_TINY_FIXTURE_H
 
+#include "testing/device.h"
 #include "testing/golden.h"
 #include "model/model.h"
 
@@ -17,8 +18,12 @@ static inline struct di_model *open_tiny(const char *name, const char *isa)
     snprintf(dir, sizeof dir, DI_SOURCE_DIR "/tests/data/vectors/%s", name);
     assert_int_equal(di_golden_open(dir, dir, &g, &err), DI_OK);
     const struct di_tensor *map = di_golden_field(&g, NULL, "engram_token_map");
-    struct di_model_params p = {
-        .max_rows = 340, .max_context = 400, .threads = 1, .isa = isa, .token_map = map ? (const int32_t *)(const void *)map->data : NULL};
+    struct di_model_params p = {.backend = di_test_backend,
+                                .max_rows = 340,
+                                .max_context = 400,
+                                .threads = 1,
+                                .isa = isa,
+                                .token_map = map ? (const int32_t *)(const void *)map->data : NULL};
     assert_true(di_numerics_by_name("bf16", &p.numerics));
     if (di_model_open(dir, &p, &m, &err) != DI_OK)
         fail_msg("%s: %s", name, err.message);
