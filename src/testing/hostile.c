@@ -519,7 +519,8 @@ static void run_copy(struct hostile *h, struct item *i)
     const struct copy *c = i->descriptor;
     (void)h;
     for (int k = 0; k < c->n; k++)
-        memcpy(c->spans[k].to, c->spans[k].from, c->spans[k].bytes);
+        if (c->spans[k].bytes)
+            memcpy(c->spans[k].to, c->spans[k].from, c->spans[k].bytes);
 }
 
 /* With the lock: an end of a span, where it can be read. */
