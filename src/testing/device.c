@@ -76,7 +76,13 @@ static void head_late(void *ctx, const struct di_step *step, int first, int n, f
     di_hostile_head(l->be, &l->null, step, first, n, logits);
 }
 
-/* The host's own. */
+/* The host's own, as the next one. */
+static di_status check_now(void *ctx, di_error *err)
+{
+    struct late *l = ctx;
+    return l->null.check(l->null.ctx, err);
+}
+
 static int guess_now(void *ctx, int slot, int32_t *tokens, int64_t at, int most)
 {
     struct late *l = ctx;
@@ -105,6 +111,7 @@ di_status di_test_core(const struct di_stepper *null, const struct di_core_confi
     n.be = l->be;
     n.compute = compute_late;
     n.head = head_late;
+    n.check = null->check ? check_now : NULL;
     n.guess = null->guess ? guess_now : NULL;
     n.ctx = l;
     return di_core_create_on(&n, config, out, err);
