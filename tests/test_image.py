@@ -432,7 +432,7 @@ def test_hostile_files(images, args):
         yield "canvas_crc32" in after, f"{name}: the next picture {after}"
         yield cpu < 6 or program.is_sanitized(images.binary), f"{name}: {cpu:.1f} s"
     peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
-    yield peak < 400 or program.is_sanitized(images.binary), f"one process took {peak:.0f} MiB"
+    yield peak < 300 or program.is_sanitized(images.binary), f"one process took {peak:.0f} MiB"
 
 
 def test_wrong_use(images, args):
@@ -456,8 +456,9 @@ def main():
     count = Count()
     with tempfile.TemporaryDirectory() as folder:
         images = Images(args.binary, folder)
-        for test in (test_random_files, test_exif_is_applied_on_request, test_grey16, test_in_this_process, test_canvas_file, test_cut_anywhere,
-                     test_hostile_files, test_wrong_use):
+        # Hostile files first: what this process took until a child was started counts as the child's peak.
+        for test in (test_hostile_files, test_random_files, test_exif_is_applied_on_request, test_grey16, test_in_this_process, test_canvas_file,
+                     test_cut_anywhere, test_wrong_use):
             count.attempt(test, images, args)
     return count.finish()
 
