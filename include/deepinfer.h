@@ -105,14 +105,46 @@ typedef struct di_engine_config {
 } di_engine_config;
 DI_API void di_engine_config_init(di_engine_config *config, size_t size);
 
-/* What opening with this configuration will allocate or keep resident, in bytes; reads config.json only. */
+/* What a region of memory is for: the fields of di_memory_plan. */
+typedef enum di_memory_group {
+    DI_GROUP_WEIGHTS = 0, /* weights_mapped if it is in place, else weights_packed */
+    DI_GROUP_CACHE,
+    DI_GROUP_ACTIVATIONS,
+    DI_GROUP_SCRATCH
+} di_memory_group;
+typedef enum di_memory_place {
+    DI_PLACE_DEVICE = 0, /* what kernels work on; ordinary memory if they run on the processor */
+    DI_PLACE_HOST,       /* what the engine works on, and what is on its way to the device or from there */
+    DI_PLACE_MAPPED,     /* pages of the model's files: read when they are touched, given back by the system under pressure */
+    DI_PLACE_FILE        /* stays in the files, because nothing uses it: takes nothing */
+} di_memory_place;
+/* Stable lower-case names: "weights", "device". "" for what this version does not know. */
+DI_API const char *di_memory_group_name(di_memory_group group);
+DI_API const char *di_memory_place_name(di_memory_place place);
+
+typedef struct di_memory_region {
+    const char *name; /* "request states"; lives for ever */
+    di_memory_group group;
+    di_memory_place place;
+    uint64_t count, unit_bytes, bytes; /* bytes = count * unit_bytes; of what stays in the files, those it has there */
+    char note[96];                     /* how it is counted */
+} di_memory_region;
+
+/* What opening with this configuration will allocate or keep resident, in bytes; reads config.json only. What requests take beside it
+ * while they live is in docs/operating.md. */
+#define DI_MEMORY_REGIONS_MAX 48
 typedef struct di_memory_plan {
-    uint64_t weights_packed; /* copied into the layout of the kernels */
+    uint64_t weights_packed; /* copied into the layout of the kernels, and the tables that find them */
     uint64_t weights_mapped; /* read in place from the files */
     uint64_t cache;          /* all requests' cached state */
     uint64_t activations, scratch;
     uint64_t total;
     int64_t context; /* tokens of one request that this is for */
+    /* The same, region by region, in the order of printing. */
+    int32_t max_batch, max_rows; /* requests at once, rows of one step */
+    char arithmetic[48];         /* numerics, device and instruction set: "bf16/cpu-avx512" */
+    int32_t n_regions;
+    di_memory_region regions[DI_MEMORY_REGIONS_MAX]; /* [n_regions] */
 } di_memory_plan;
 /* DI_ERR_INVALID, _NOT_FOUND, _FORMAT, _UNSUPPORTED as for di_engine_open. Any thread. `size` is sizeof(di_memory_plan). */
 DI_API di_status di_engine_plan(const di_engine_config *config, di_memory_plan *out, size_t size, di_error *err);

@@ -207,7 +207,8 @@ class Server(http.server.ThreadingHTTPServer):
                 "prompt_tokens": 1_204_311, "generation_tokens": 86_120 + self.generated, "kv_used_blocks": 212, "kv_blocks": 1024,
                 "cached_tokens": 903_233, "lookup_tokens": 1_204_311, "drafted": 51_200, "accepted": 38_912,
                 "memory": {"weights_packed": 151 * gib, "weights_mapped": 9 * gib, "cache": 12 * gib, "activations": 3 * gib // 4,
-                           "scratch": gib // 3, "total": 173 * gib}}
+                           "scratch": gib // 3, "total": 173 * gib,
+                           "regions": [{"name": "cache blocks", "place": "device", "bytes": 11 * gib}, {"name": "draft", "place": "file", "bytes": gib}]}}
 
 
 if __name__ == "__main__":

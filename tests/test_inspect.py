@@ -73,7 +73,7 @@ class Suite:
 def full_size(s, temp):
     directory = os.path.join(temp, "full")
     subprocess.run([sys.executable, os.path.join(ROOT, "tools", "make_sparse_checkpoint"), directory], check=True, stdout=subprocess.DEVNULL)
-    status, out, err, seconds, rss = s.run("--model", directory, "--plan", "--json", "--context", "131072", "--batch", "16")
+    status, out, err, seconds, rss = s.run("--model", directory, "--plan", "--json", "--context", "131072", "--max-batch", "16", "--no-reuse")
     s.equal("full size: exit status", (status, err), (0, ""))
     s.check("full size: time", seconds < MAX_SECONDS, f"{seconds:.2f} s")
     s.check("full size: memory", rss < MAX_RSS_KB, f"{rss} KB")
@@ -85,15 +85,16 @@ def full_size(s, temp):
     s.equal("full size: parts", {k: (v["parameters"], v["bytes"]) for k, v in result["parts"].items()}, PARTS)
     plan = result["plan"]
     regions = {r["name"]: r for r in plan["regions"]}
-    s.equal("full size: every region has a size", plan["unknown_regions"], 0)
-    s.check("full size: repacked weights", 290e9 < regions["repacked weights"]["bytes"] < 310e9, regions["repacked weights"])
-    s.equal("full size: block", plan["block_bytes"], 56960)
-    s.equal("full size: cache", sum(r["bytes"] for r in plan["regions"] if r["name"].startswith("KV of layer")), 890 * 131072 * 16)
-    s.equal("full size: rings", regions["window rings"]["bytes"], 16 * 43 * 144 * 528)
+    s.check("full size: matrices", 290e9 < regions["matrices"]["bytes"] < 310e9, regions["matrices"])
+    s.equal("full size: cache", (regions["cache blocks"]["unit_bytes"], regions["cache blocks"]["bytes"]), (56960, 890 * 131072 * 16))
+    s.equal("full size: states", regions["request states"]["bytes"], 16 * (43 * 144 * 528 + 3 * 16 * 2 * 512 * 4))
     s.equal("full size: engram tables stay in the file", regions["engram tables"]["place"], "mapped")
+    s.equal("full size: engram tables", regions["engram tables"]["bytes"], PARTS["engram tables"][1])
+    for part in ("draft", "vision"):
+        s.equal(f"full size: {part} is left alone", (regions[part]["place"], regions[part]["bytes"]), ("file", PARTS[part][1]))
     status, out, err, seconds, rss = s.run("--model", directory, "--plan")
     s.check("full size, text: limits", status == 0 and err == "" and seconds < MAX_SECONDS and rss < MAX_RSS_KB, f"{status} {err} {seconds} {rss}")
-    for number in (f"{TOTAL_TENSORS:,}", f"{TOTAL_BYTES:,}", f"{TOTAL_PARAMETERS:,}", "298,624,579,008", "501,382,611,408", "56,960 B",
+    for number in (f"{TOTAL_TENSORS:,}", f"{TOTAL_BYTES:,}", f"{TOTAL_PARAMETERS:,}", "298,624,579,008", "501,382,611,408", "56,960 ",
                    *(f"{b:,}" for _, b in PARTS.values())):
         s.check(f"full size, text: {number}", number in out)
     print(f"full size: {seconds:.2f} s, {rss / 1024:.0f} MB")
@@ -134,7 +135,7 @@ def small_models(s, _):
             if file.startswith("model-"):
                 tensors.update(header(os.path.join(directory, file)))
         tensors.pop("__metadata__", None)
-        status, out, err, _, _ = s.run("--model", directory, "--json", "--plan", "--context", "100", "--batch", "3")
+        status, out, err, _, _ = s.run("--model", directory, "--json", "--plan", "--context", "100", "--max-batch", "3")
         s.equal(f"{model}: exit status", (status, err), (0, ""))
         result = json.loads(out)
         s.equal(f"{model}: digest", result["digest"], digest(directory))
@@ -142,9 +143,10 @@ def small_models(s, _):
         s.equal(f"{model}: bytes", result["bytes"], sum(t["data_offsets"][1] - t["data_offsets"][0] for t in tensors.values()))
         s.equal(f"{model}: sum of the parts", sum(p["bytes"] for p in result["parts"].values()), result["bytes"])
         regions = result["plan"]["regions"]
-        for place in ("mapped", "allocated"):
-            s.equal(f"{model}: {place}", result["plan"][place + "_bytes"], sum(r["bytes"] or 0 for r in regions if r["place"] == place))
-        s.equal(f"{model}: weights", sum(r["bytes"] for r in regions if r["kind"] == "weights" and r["name"] != "repacked weights"), result["bytes"])
+        for name, places in (("mapped", ("mapped",)), ("allocated", ("device", "host"))):
+            s.equal(f"{model}: {name}", result["plan"][name + "_bytes"], sum(r["bytes"] for r in regions if r["place"] in places))
+        left = sum(r["bytes"] for r in regions if r["place"] == "file")
+        s.equal(f"{model}: left in the files", left, sum(result["parts"][part]["bytes"] for part in ("draft", "vision")))
         status, out, err, _, _ = s.run("--model", directory, "--plan")
         s.check(f"{model}: text", status == 0 and err == "" and f"{result['bytes']:,}" in out and result["digest"] in out)
     print(f"small models: {len(models)}")
@@ -154,8 +156,10 @@ def refusals(s, temp):
     nano = os.path.join(ROOT, "models", "nano")
     s.refused("no directory", "cannot be opened", "--model", os.path.join(temp, "nothing"))
     s.refused("no --model", "--model")
-    s.refused("context too long", "this model has 1 to 65536", "--model", nano, "--plan", "--context", "65537")
-    s.refused("context 0", "--context", "--model", nano, "--plan", "--context", "0")
+    s.refused("context too long", "the model's limit is 65536 tokens, context asks for 65537", "--model", nano, "--plan", "--context", "65537")
+    s.refused("negative context", "--context", "--model", nano, "--plan", "--context", "-1")
+    status, out, err, _, _ = s.run("--model", nano, "--plan", "--max-batch", "1024", "--cache-blocks", "2147483647", "--strict-memory")
+    s.check("more than there is", status == 2 and "total" in out and "the plan takes" in err, f"{status} {err}")
     copy = os.path.join(temp, "nano")
     shutil.copytree(nano, copy)
     shard = os.path.join(copy, "model-00002-of-00003.safetensors")
@@ -186,7 +190,7 @@ def refusals(s, temp):
     with open(index, "w") as f:
         f.write(names.replace('"model-00002-of-00003.safetensors"', '"../nano/model-00002-of-00003.safetensors"', 1))
     s.refused("path in the index", "no plain file name", "--model", copy)
-    print(f"refusals: {len(cuts) + 7}")
+    print(f"refusals: {len(cuts) + 8}")
 
 
 def main():

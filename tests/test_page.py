@@ -398,7 +398,7 @@ ELEMENTS = "[...document.querySelectorAll('#messages *')].map(e => e.localName)"
 def check_hostile_output(tab):
     page = tab.page
     tab.send("xss")
-    page.locator("summary").click()
+    page.locator("#log summary").click()
     page.wait_for_timeout(200)
     names = set(page.evaluate(ELEMENTS))
     yield not names & {"img", "script", "iframe", "svg", "object", "embed", "style", "link", "form"}, names
@@ -663,7 +663,7 @@ def check_announcing(tab):
 def check_axe(browser, server, shot):
     for name, width, scheme in (("wide", 1280, "light"), ("wide", 1280, "dark"), ("phone", 360, "light")):
         tab = Tab(browser, server, width=width, color_scheme=scheme, bypass_csp=True)
-        states = {"empty": lambda: None, "answer": lambda: tab.send("How do I sort?"), "open": lambda: tab.page.locator("summary").click(),
+        states = {"empty": lambda: None, "answer": lambda: tab.send("How do I sort?"), "open": lambda: tab.page.locator("#log summary").click(),
                   "tool": lambda: tab.send("tool"), "error": lambda: tab.send("fail"),
                   "side": lambda: width < 500 and tab.page.click("#toggle-side"),
                   "list": lambda: width < 500 and tab.page.click("#toggle-list"),
@@ -690,10 +690,13 @@ def check_panel(tab):
     text = page.inner_text("#engine")
     for part in ("20.7 % of 1,024 blocks", "75.0 % of prompt tokens", "76.0 % of drafts", "151 GiB", "173 GiB", "65,536 tokens", "26.1 h"):
         yield part in text, (part, text)
+    page.click("#engine summary")
+    text = page.inner_text("#engine details")
+    yield "cache blocks" in text and "11.0 GiB" in text and "in the file" in text, text
     page.click("#stop")
-    tab.server.status, kept = lambda: {"running": "<b>", "memory": {"cache": "x"}, "kv_blocks": None}, tab.server.status
+    tab.server.status, kept = lambda: {"running": "<b>", "memory": {"cache": "x", "regions": [None, {"bytes": "y"}]}, "kv_blocks": None}, tab.server.status
     yield tab.until(lambda: "0 running, 0 waiting" in page.inner_text("#engine"), 4), page.inner_text("#engine")
-    yield "KV" not in page.inner_text("#engine"), page.inner_text("#engine")
+    yield "KV" not in page.inner_text("#engine") and "Regions" not in page.inner_text("#engine"), page.inner_text("#engine")
     tab.server.status = kept
 
 

@@ -132,20 +132,15 @@ di_status di_engine_plan(const di_engine_config *config, di_memory_plan *out, si
     struct di_config model;
     struct di_model_params params;
     struct di_core_config core;
-    struct di_model_plan plan;
+    di_memory_plan plan = {0};
     CHECK(out, err, DI_ERR_INVALID, "out", "no place for the plan was given");
     TRY(read_config(config, &c, &params, err));
     TRY(di_config_load(c.model, &model, err));
     TRY(fit(&c, &model, &core, &params, err));
     TRY(di_model_plan(&model, &params, &plan, err));
-    di_memory_plan p = {.weights_packed = plan.packed_bytes,
-                        .weights_mapped = plan.mapped_bytes,
-                        .activations = plan.activation_bytes,
-                        .scratch = plan.scratch_bytes,
-                        .context = params.max_context};
-    p.cache = di_core_bytes(&model, params.numerics, &core);
-    p.total = p.weights_packed + p.weights_mapped + p.cache + p.activations + p.scratch;
-    give_struct(out, size, &p, sizeof p);
+    di_core_plan(&model, params.numerics, &core, &plan);
+    TRY(di_plan_check(&plan, err));
+    give_struct(out, size, &plan, sizeof plan);
 out:
     return status;
 }

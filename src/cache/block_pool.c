@@ -38,9 +38,14 @@ void di_block_pool_fini(struct di_block_pool *p)
     *p = (struct di_block_pool){.oldest = -1, .newest = -1};
 }
 
-uint64_t di_block_pool_bytes(int n)
+void di_block_pool_plan(int n, di_memory_plan *plan)
 {
-    return (uint64_t)n * (4 * sizeof(int32_t) + sizeof(uint8_t));
+    const di_memory_region r = {.group = DI_GROUP_CACHE,
+                                .place = DI_PLACE_HOST,
+                                .name = "block accounts",
+                                .count = (uint64_t)n,
+                                .unit_bytes = 4 * sizeof(int32_t) + sizeof(uint8_t)};
+    di_plan_add(plan, &r, "who holds each block");
 }
 
 static void list_add(struct di_block_pool *p, int32_t b)

@@ -14,6 +14,7 @@
 #ifndef DI_CACHE_BLOCK_POOL_H
 #define DI_CACHE_BLOCK_POOL_H
 
+#include "base/plan.h"
 #include "cache/block_key.h"
 
 struct di_block_pool {
@@ -35,7 +36,7 @@ struct di_block_counts {
 
 di_status di_block_pool_init(struct di_block_pool *p, int n, di_error *err); /* n >= 0; on failure nothing is left allocated */
 void di_block_pool_fini(struct di_block_pool *p);
-uint64_t di_block_pool_bytes(int n); /* that init allocates */
+void di_block_pool_plan(int n, di_memory_plan *plan); /* append what init will allocate */
 
 static inline int di_block_available(const struct di_block_pool *p)
 {

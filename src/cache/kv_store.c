@@ -2,11 +2,23 @@
 
 #include "base/mem.h"
 
-void di_kv_store_bytes(const struct di_kv_layout *l, int slots, int n_blocks, int64_t max_context, uint64_t *g_bytes, uint64_t *s_bytes)
+void di_kv_store_plan(const struct di_kv_layout *l, int slots, int n_blocks, int64_t max_context, di_memory_plan *plan)
 {
-    uint64_t pages = (uint64_t)di_kv_blocks_for(max_context) * sizeof(int32_t);
-    *g_bytes = (uint64_t)n_blocks * l->block_bytes;
-    *s_bytes = (uint64_t)slots * (di_kv_state_bytes(l) + 2 * pages); /* here and on the device */
+    const uint64_t pages = (uint64_t)di_kv_blocks_for(max_context) * sizeof(int32_t);
+    di_memory_region r = {.group = DI_GROUP_CACHE, .name = "cache blocks", .count = (uint64_t)n_blocks, .unit_bytes = l->block_bytes};
+    di_plan_add(plan, &r, "of %d tokens, %.4g B each", DI_BLOCK_TOKENS, (double)l->block_bytes / DI_BLOCK_TOKENS);
+    r = (di_memory_region){.group = DI_GROUP_CACHE, .name = "request states", .count = (uint64_t)slots, .unit_bytes = di_kv_state_bytes(l)};
+    di_plan_add(plan, &r, "rings of %d layers of %d rows of %zu B, tails of %d sources of %d rows", l->ring_layers, DI_RING_ROWS,
+                l->window_row_bytes, l->n_tails, DI_TAIL_ROWS);
+    r = (di_memory_region){.group = DI_GROUP_CACHE, .name = "page table", .count = (uint64_t)slots, .unit_bytes = pages};
+    di_plan_add(plan, &r, "4 B a block");
+    r = (di_memory_region){.group = DI_GROUP_CACHE,
+                           .place = DI_PLACE_HOST,
+                           .name = "leases",
+                           .count = (uint64_t)slots,
+                           .unit_bytes = pages + sizeof(struct di_lease)};
+    di_plan_add(plan, &r, "the same, as requests hold them");
+    di_block_pool_plan(n_blocks, plan);
 }
 
 static bool allocate(struct di_kv_store *s)

@@ -5,6 +5,7 @@
 #ifndef DI_CACHE_KV_STORE_H
 #define DI_CACHE_KV_STORE_H
 
+#include "base/plan.h"
 #include "cache/block_pool.h"
 
 struct di_kv_store {
@@ -18,8 +19,8 @@ struct di_kv_store {
     struct di_block_pool pool;
 };
 
-/* Bytes of G and of S that create will allocate. */
-void di_kv_store_bytes(const struct di_kv_layout *l, int slots, int n_blocks, int64_t max_context, uint64_t *g_bytes, uint64_t *s_bytes);
+/* Append what create will allocate. */
+void di_kv_store_plan(const struct di_kv_layout *l, int slots, int n_blocks, int64_t max_context, di_memory_plan *plan);
 di_status di_kv_store_create(struct di_backend *be, const struct di_kv_layout *l, int slots, int n_blocks, int64_t max_context,
                              struct di_kv_store **out, di_error *err);
 void di_kv_store_destroy(struct di_kv_store *s);

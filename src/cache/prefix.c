@@ -36,15 +36,21 @@ static uint32_t evicted_size(const struct di_prefix_params *p)
     return power_of_two(16, p->seen > 0 ? (uint32_t)p->seen : 4096);
 }
 
-static uint32_t state_buckets(const struct di_prefix_params *p)
+static uint32_t state_buckets(int n_states)
 {
-    return power_of_two(STATE_BUCKETS_MIN, p->states ? 2 * (uint32_t)p->states->params.count : 0);
+    return power_of_two(STATE_BUCKETS_MIN, 2 * (uint32_t)n_states);
 }
 
-uint64_t di_prefix_bytes(int n_blocks, const struct di_prefix_params *p)
+void di_prefix_plan(int n_blocks, int n_states, const struct di_prefix_params *p, di_memory_plan *plan)
 {
-    return sizeof(struct di_prefix) + di_tree_bytes(n_blocks) + (uint64_t)(p->max_tokens / DI_BLOCK_TOKENS) * sizeof(int32_t) +
-           state_buckets(p) * sizeof(int32_t) + evicted_size(p) * sizeof(uint64_t);
+    const di_memory_region r = {.group = DI_GROUP_CACHE,
+                                .place = DI_PLACE_HOST,
+                                .name = "prefix index",
+                                .count = 1,
+                                .unit_bytes = sizeof(struct di_prefix) + di_tree_bytes(n_blocks) +
+                                              (uint64_t)(p->max_tokens / DI_BLOCK_TOKENS) * sizeof(int32_t) +
+                                              state_buckets(n_states) * sizeof(int32_t) + evicted_size(p) * sizeof(uint64_t)};
+    di_plan_add(plan, &r, "which texts %d blocks and %d snapshots belong to", n_blocks, n_states);
 }
 
 static void reclaim(void *ctx, int32_t block);
@@ -61,7 +67,7 @@ di_status di_prefix_create(const struct di_prefix_params *params, struct di_pref
     p->params = *params;
     p->states = params->states;
     p->path_cap = (int)(params->max_tokens / DI_BLOCK_TOKENS);
-    p->state_mask = state_buckets(params) - 1;
+    p->state_mask = state_buckets(params->states ? params->states->params.count : 0) - 1;
     p->evicted_mask = evicted_size(params) - 1;
     TRY(di_hasher_create(&p->hasher, err));
     TRY(di_tree_init(&p->tree, params->pool->n, err));

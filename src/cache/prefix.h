@@ -88,7 +88,8 @@ struct di_prefix;
 di_status di_prefix_create(const struct di_prefix_params *params, struct di_prefix **out, di_error *err);
 /* All leases must be released before. Cached blocks become free. */
 void di_prefix_destroy(struct di_prefix *p);
-uint64_t di_prefix_bytes(int n_blocks, const struct di_prefix_params *params); /* that create allocates */
+/* Append what create will allocate, for a pool of n_blocks and n_states snapshots; of `params` the numbers count. */
+void di_prefix_plan(int n_blocks, int n_states, const struct di_prefix_params *params, di_memory_plan *plan);
 struct di_prefix_stats di_prefix_stats(const struct di_prefix *p);
 /* The index's own hasher, for root and image keys. */
 struct di_hasher *di_prefix_hasher(struct di_prefix *p);

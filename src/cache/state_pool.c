@@ -18,9 +18,19 @@ size_t di_state_bytes(const struct di_kv_layout *l, int window, int rollback)
     return rings + (size_t)l->n_tails * (size_t)(rollback + 1) * tail_row_bytes(l);
 }
 
-uint64_t di_state_pool_bytes(const struct di_state_params *p)
+void di_state_pool_plan(const struct di_state_params *p, di_memory_plan *plan)
 {
-    return (uint64_t)p->count * (di_state_bytes(p->layout, p->window, p->rollback) + sizeof(struct di_state));
+    di_memory_region r = {.group = DI_GROUP_CACHE,
+                          .name = "snapshots",
+                          .count = (uint64_t)p->count,
+                          .unit_bytes = di_state_bytes(p->layout, p->window, p->rollback)};
+    di_plan_add(plan, &r, "of request states: %zu rows of each ring, %d of each tail", ring_rows(p->window, p->rollback), p->rollback + 1);
+    r = (di_memory_region){.group = DI_GROUP_CACHE,
+                           .place = DI_PLACE_HOST,
+                           .name = "snapshot accounts",
+                           .count = (uint64_t)p->count,
+                           .unit_bytes = sizeof(struct di_state)};
+    di_plan_add(plan, &r, "where each belongs");
 }
 
 di_status di_state_pool_create(const struct di_state_params *params, struct di_state_pool **out, di_error *err)

@@ -8,6 +8,7 @@
 #ifndef DI_CACHE_STATE_POOL_H
 #define DI_CACHE_STATE_POOL_H
 
+#include "base/plan.h"
 #include "cache/block_key.h"
 
 #define DI_MAX_STATES (1 << 30) /* twice as many buckets are counted in 32 bits */
@@ -43,9 +44,10 @@ struct di_state_pool {
     struct di_copy_span *spans; /* [2 a ring or tail], of one copy: a ring wraps at most once */
 };
 
-/* Bytes of one snapshot, and of all that create allocates. */
+/* Bytes of one snapshot. */
 size_t di_state_bytes(const struct di_kv_layout *l, int window, int rollback);
-uint64_t di_state_pool_bytes(const struct di_state_params *p);
+/* Append what create will allocate. */
+void di_state_pool_plan(const struct di_state_params *p, di_memory_plan *plan);
 di_status di_state_pool_create(const struct di_state_params *p, struct di_state_pool **out, di_error *err);
 void di_state_pool_destroy(struct di_state_pool *p);
 

@@ -305,6 +305,22 @@ out:
     return status;
 }
 
+static di_status add_tensor(void *ctx, const struct di_inventory_item *item)
+{
+    uint64_t *bytes = ctx;
+    for (int i = 0; i < item->n_stored; i++)
+        *bytes += sizeof(struct di_tensor) + sizeof(struct di_tensor *) + ((strlen(item->stored[i].name) + 16) & ~(size_t)15);
+    return DI_OK;
+}
+
+void di_checkpoint_plan(const struct di_config *c, di_memory_plan *plan)
+{
+    uint64_t bytes = 0;
+    (void)di_inventory_each(c, add_tensor, &bytes); /* add_tensor cannot fail */
+    const di_memory_region r = {.group = DI_GROUP_WEIGHTS, .place = DI_PLACE_HOST, .name = "directory", .count = 1, .unit_bytes = bytes};
+    di_plan_add(plan, &r, "names and places of tensors in the files");
+}
+
 void di_checkpoint_close(struct di_checkpoint *ck)
 {
     for (size_t i = 0; i < ck->n_shards; i++)

@@ -3,6 +3,7 @@
 #ifndef DI_CHECKPOINT_CHECKPOINT_H
 #define DI_CHECKPOINT_CHECKPOINT_H
 
+#include "base/plan.h"
 #include "checkpoint/inventory.h"
 
 struct di_checkpoint {
@@ -24,6 +25,8 @@ struct di_checkpoint {
  * 96,085 tensors open in well under 2 s. On failure nothing needs closing. */
 di_status di_checkpoint_open(const char *dir, struct di_checkpoint *ck, di_error *err);
 void di_checkpoint_close(struct di_checkpoint *ck);
+/* Append what opening a checkpoint of this config allocates and keeps: its tensors, wherever they lie. */
+void di_checkpoint_plan(const struct di_config *c, di_memory_plan *plan);
 /* Are the files what they were when they were opened? DI_ERR_IO names one that is not: whatever was computed since may be wrong. A system
  * call for each shard. */
 di_status di_checkpoint_check(const struct di_checkpoint *ck, di_error *err);

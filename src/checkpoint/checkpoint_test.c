@@ -68,6 +68,43 @@ static void published_totals(void **state)
     }
 }
 
+static void published_parameters(void **state)
+{
+    (void)state;
+    static const uint64_t want[DI_PART_COUNT] = {
+        [DI_PART_EMBED] = 661913600,
+        [DI_PART_HEAD] = 661913600,
+        [DI_PART_NORM] = 5120,
+        [DI_PART_ATTENTION] = 5064696320,
+        [DI_PART_COMPRESSOR] = 18352128,
+        [DI_PART_INDEXER_KEY] = 262656,
+        [DI_PART_INDEXER_QUERY] = 43253760,
+        [DI_PART_ROUTER] = 78673920,
+        [DI_PART_SHARED_EXPERT] = 1415577600,
+        [DI_PART_ROUTED_EXPERTS] = 543581798400,
+        [DI_PART_MHC] = 39323760,
+        [DI_PART_LAYER_NORMS] = 409600,
+        [DI_PART_ENGRAM_PROJ] = 314654720,
+        [DI_PART_ENGRAM_TABLE] = 196613849600,
+        [DI_PART_DRAFT] = 14225362530,
+        [DI_PART_VISION] = 485268480,
+    };
+    struct di_config c;
+    struct di_part_sums s;
+    assert_int_equal(di_config_load("tests/data/full_size", &c, NULL), DI_OK);
+    di_part_sums(&c, true, true, &s);
+    for (int i = 0; i < DI_PART_COUNT; i++)
+        if (s.part[i].parameters != want[i])
+            fail_msg("%s: %llu parameters", di_part_name((enum di_part)i), (unsigned long long)s.part[i].parameters);
+    assert_int_equal(s.all.parameters, 763205315794);
+    assert_int_equal(s.all.bytes, 510286023000);
+    assert_int_equal(s.all.tensors, 96085);
+    di_part_sums(&c, false, false, &s);
+    assert_int_equal(s.all.tensors, 93418);
+    assert_int_equal(s.all.bytes, 501382611408);
+    assert_int_equal(s.all.parameters, 748494684784);
+}
+
 static di_status stop_at_3(void *ctx, const struct di_inventory_item *item)
 {
     (void)item;
@@ -468,9 +505,10 @@ static void no_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(published_totals), cmocka_unit_test(inventory_stops),    cmocka_unit_test(models_open),
-        cmocka_unit_test(damaged_tensors),  cmocka_unit_test(damaged_index),      cmocka_unit_test(damaged_files),
-        cmocka_unit_test(single_file),      cmocka_unit_test(extras_are_counted), cmocka_unit_test(no_memory),
+        cmocka_unit_test(published_totals), cmocka_unit_test(published_parameters), cmocka_unit_test(inventory_stops),
+        cmocka_unit_test(models_open),      cmocka_unit_test(damaged_tensors),      cmocka_unit_test(damaged_index),
+        cmocka_unit_test(damaged_files),    cmocka_unit_test(single_file),          cmocka_unit_test(extras_are_counted),
+        cmocka_unit_test(no_memory),
     };
     return cmocka_run_group_tests_name("checkpoint", tests, make_dir, remove_dir);
 }

@@ -173,15 +173,7 @@ static void server_config(const struct options *o, struct di_server_config *c)
                                         .write_ms = ms(o->write_timeout)};
 }
 
-static void show_progress(void *ctx, uint64_t done, uint64_t total)
-{
-    int *shown = ctx;
-    int percent = total ? (int)(done * 100 / total) : 100;
-    if (percent > *shown && percent <= 100)
-        fprintf(stderr, "\rloading weights: %3d %%%s", *shown = percent, percent == 100 ? "\n" : "");
-}
-
-static void engine_config(const struct options *o, int *shown, di_engine_config *c)
+static void engine_config(const struct options *o, struct di_load_watch *watch, di_engine_config *c)
 {
     const struct di_load_options *l = &o->load;
     di_engine_config_init(c, sizeof *c);
@@ -189,20 +181,10 @@ static void engine_config(const struct options *o, int *shown, di_engine_config 
     c->cache_blocks = (int32_t)o->cache_blocks;
     c->seed = o->seed >= 0 ? o->seed : 0;
     c->turn_memory = o->turn_memory;
-    if (!l->quiet && isatty(STDERR_FILENO)) {
-        c->progress = show_progress;
-        c->progress_context = shown;
+    if (!l->quiet) {
+        c->progress = di_load_progress;
+        c->progress_context = watch;
     }
-}
-
-static void print_plan(const di_engine_config *c, di_memory_plan p)
-{
-    const double mib = 1 << 20;
-    fprintf(stderr,
-            "memory plan (MiB): weights %.1f repacked + %.1f in place, cache and state of %d requests of %lld tokens %.1f, "
-            "activations %.1f, scratch %.1f; total %.1f at most\n",
-            (double)p.weights_packed / mib, (double)p.weights_mapped / mib, c->max_batch, (long long)p.context, (double)p.cache / mib,
-            (double)p.activations / mib, (double)p.scratch / mib, (double)p.total / mib);
 }
 
 /* ---------------------------------------------------------------- the service */
@@ -236,27 +218,24 @@ static int run(const void *options)
     struct di_server *server = NULL;
     di_engine *engine = NULL;
     di_engine_config c;
-    di_memory_plan plan;
+    struct di_load_watch watch = {0};
     di_error err = {0};
     di_status status = DI_OK;
-    int fds[DI_HTTP_MAX_LISTENERS], shown = -1;
+    int fds[DI_HTTP_MAX_LISTENERS];
     mallopt(M_MMAP_THRESHOLD, LARGE_BLOCK); /* what large requests took goes back to the system when they are over, whatever came between */
-    CHECK(strcmp(o->load.backend, "cpu") == 0, &err, DI_ERR_UNSUPPORTED, "backend", "the %s back end is not part of this version",
-          o->load.backend);
+    TRY(di_load_check_backend(&o->load, &err));
     CHECK(is_octal(o->unix_mode), &err, DI_ERR_INVALID, "unix-socket-mode", "must have octal digits, such as 660");
-    engine_config(o, &shown, &c);
-    TRY(di_engine_plan(&c, &plan, sizeof plan, &err));
+    engine_config(o, &watch, &c);
+    TRY(di_engine_plan(&c, &watch.plan, sizeof watch.plan, &err));
     server_config(o, &config);
     config.n_fds = inherited_sockets(fds, sizeof fds / sizeof *fds);
     config.fds = fds;
     TRY(di_server_create(&config, &server, &err));
-    if (!o->load.quiet)
-        print_plan(&c, plan);
-    TRY(di_load_check_memory(&o->load, &plan, &err));
+    TRY(di_load_show_plan(&o->load, &watch.plan, &err));
     TRY(di_engine_open(&c, &engine, &err));
     di_load_note(&o->load);
     TRY(di_engine_start(engine, &err));
-    TRY(attach(o, &plan, server, engine, &err));
+    TRY(attach(o, &watch.plan, server, engine, &err));
 out:
     di_engine_stop(engine);
     di_engine_close(engine);

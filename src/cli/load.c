@@ -1,20 +1,10 @@
 #include "cli/load.h"
 
 #include "base/machine.h"
+#include "engine/score.h"
 
 #include <stdio.h>
 #include <unistd.h>
-
-static void progress(void *ctx, uint64_t done, uint64_t total)
-{
-    int *shown = ctx;
-    int percent = total ? (int)(done * 100 / total) : 100;
-    percent = percent > 100 ? 100 : percent;
-    if (percent == *shown)
-        return;
-    *shown = percent;
-    fprintf(stderr, "\rloading weights: %3d %%%s", percent, percent == 100 ? "\n" : "");
-}
 
 /* Resident bytes of the process so far: program, libraries, tokenizer. 0 where /proc is missing. */
 static uint64_t resident(void)
@@ -34,45 +24,26 @@ static double mib(uint64_t bytes)
     return (double)bytes / (1 << 20);
 }
 
-static void print_plan(const di_memory_plan *p, const struct di_load_options *o, const char *isa)
+/* ---------------------------------------------------------------- the plan */
+
+void di_load_progress(void *watch, uint64_t done, uint64_t total)
 {
-    uint64_t program = resident();
-    fprintf(
-        stderr,
-        "memory plan (MiB): weights %.1f repacked + %.1f in place, cache and state of %d requests of %lld tokens %.1f, activations %.1f, "
-        "scratch %.1f, program %.1f; total %.1f at most (cpu %s)\n",
-        mib(p->weights_packed), mib(p->weights_mapped), (int)o->max_batch, (long long)p->context, mib(p->cache), mib(p->activations),
-        mib(p->scratch), mib(program), mib(p->total + program), isa);
-}
-
-static const char *isa_of(const struct di_load_options *o)
-{
-    return o->isa ? o->isa : strncmp(o->numerics, "bf16", 4) == 0 ? di_cpu_isa_best() : "ref";
-}
-
-/* ---------------------------------------------------------------- an engine */
-
-struct opening {
-    const struct di_load_options *o;
-    di_memory_plan plan;
-    bool planned;
-    int shown;
-};
-
-/* The first call comes when all but the weights is in memory: then what the program itself takes is known. */
-static void on_progress(void *ctx, uint64_t done, uint64_t total)
-{
-    struct opening *p = ctx;
-    if (!p->planned)
-        print_plan(&p->plan, p->o, isa_of(p->o));
-    p->planned = true;
-    if (isatty(STDERR_FILENO))
-        progress(&p->shown, done, total);
+    struct di_load_watch *w = watch;
+    int percent = total ? (int)(done * 100 / total) : 100;
+    if (!w->told) {
+        uint64_t program = resident();
+        fprintf(stderr, "memory (MiB): plan %.1f, program %.1f; total %.1f at most\n", mib(w->plan.total), mib(program),
+                mib(w->plan.total + program));
+    }
+    if (isatty(STDERR_FILENO) && (!w->told || percent > w->percent))
+        fprintf(stderr, "\rloading weights: %3d %%%s", percent, percent == 100 ? "\n" : "");
+    w->percent = percent;
+    w->told = true;
 }
 
 di_status di_load_check_memory(const struct di_load_options *o, const di_memory_plan *plan, di_error *err)
 {
-    uint64_t left = di_machine_memory(""), taken = plan->total - plan->weights_mapped;
+    uint64_t left = di_machine_memory(""), taken = di_plan_taken(plan);
     if (taken > left) {
         if (o->strict_memory)
             return di_fail(err, DI_ERR_LIMIT, "strict-memory",
@@ -86,6 +57,30 @@ di_status di_load_check_memory(const struct di_load_options *o, const di_memory_
         fprintf(stderr, "warning: weights of %.1f MiB are read in place where %.1f MiB are left: they will be read from the files again\n",
                 mib(plan->weights_mapped), mib(left - taken));
     }
+    return DI_OK;
+}
+
+di_status di_load_show_plan(const struct di_load_options *o, const di_memory_plan *plan, di_error *err)
+{
+    struct di_buf b = {0};
+    di_status status = DI_OK;
+    if (!o->quiet) {
+        di_plan_write(&b, plan);
+        TRY(di_buf_ok(&b, err));
+        fputs(b.p, stderr);
+    }
+    TRY(di_load_check_memory(o, plan, err));
+out:
+    di_buf_fini(&b);
+    return status;
+}
+
+/* ---------------------------------------------------------------- an engine */
+
+di_status di_load_check_backend(const struct di_load_options *o, di_error *err)
+{
+    if (strcmp(o->backend, "cpu") != 0)
+        return di_fail(err, DI_ERR_UNSUPPORTED, "backend", "the %s back end is not part of this version", o->backend);
     return DI_OK;
 }
 
@@ -115,16 +110,16 @@ di_status di_load_engine(const struct di_load_options *o, di_engine **out, di_er
 {
     di_status status = DI_OK;
     di_engine_config c;
-    struct opening opening = {.o = o, .shown = -1};
+    struct di_load_watch watch = {0};
     *out = NULL;
-    CHECK(strcmp(o->backend, "cpu") == 0, err, DI_ERR_UNSUPPORTED, "backend", "the %s back end is not part of this version", o->backend);
+    TRY(di_load_check_backend(o, err));
     di_engine_config_init(&c, sizeof c);
     di_load_config(o, &c);
-    TRY(di_engine_plan(&c, &opening.plan, sizeof opening.plan, err));
-    TRY(di_load_check_memory(o, &opening.plan, err));
+    TRY(di_engine_plan(&c, &watch.plan, sizeof watch.plan, err));
+    TRY(di_load_show_plan(o, &watch.plan, err));
     if (!o->quiet) {
-        c.progress = on_progress;
-        c.progress_context = &opening;
+        c.progress = di_load_progress;
+        c.progress_context = &watch;
     }
     TRY(di_engine_open(&c, out, err));
     di_load_note(o);
@@ -168,30 +163,26 @@ static di_status load_text(const char *dir, bool needed, struct di_loaded *out, 
     return status;
 }
 
-static di_status plan_model(const struct di_loaded *l, const struct di_model_params *params, const struct di_load_options *o, di_error *err)
+/* One request, without an engine around it. */
+static di_status plan_model(const struct di_loaded *l, const struct di_model_params *params, di_memory_plan *plan, di_error *err)
 {
-    struct di_model_plan plan;
-    di_status status = di_model_plan(&l->config, params, &plan, err);
+    struct di_kv_layout layout;
+    plan->max_batch = 1;
+    di_kv_layout_init(&layout, &l->config, params->numerics);
+    di_status status = di_model_plan(&l->config, params, plan, err);
     if (status != DI_OK)
         return status;
-    di_memory_plan p = {.weights_packed = plan.packed_bytes,
-                        .weights_mapped = plan.mapped_bytes,
-                        .cache = di_core_bytes(&l->config, params->numerics, &l->engine),
-                        .activations = plan.activation_bytes,
-                        .scratch = plan.scratch_bytes,
-                        .context = l->context};
-    p.total = p.weights_packed + p.weights_mapped + p.cache + p.activations + p.scratch;
-    if (!o->quiet)
-        print_plan(&p, o, isa_of(o));
-    return di_load_check_memory(o, &p, err);
+    di_kv_store_plan(&layout, 1, di_kv_blocks_for(l->context), l->context, plan);
+    di_score_plan(&l->config, plan);
+    return di_plan_check(plan, err);
 }
 
 di_status di_load(const struct di_load_options *o, bool with_text, struct di_loaded *out, di_error *err)
 {
     di_status status = DI_OK;
-    int shown = -1;
+    struct di_load_watch watch = {0};
     *out = (struct di_loaded){0};
-    CHECK(strcmp(o->backend, "cpu") == 0, err, DI_ERR_UNSUPPORTED, "backend", "the %s back end is not part of this version", o->backend);
+    TRY(di_load_check_backend(o, err));
     TRY(di_config_load(o->model, &out->config, err));
     CHECK(o->context <= out->config.max_position_embeddings, err, DI_ERR_INVALID, "context", "the model's limit is %lld tokens",
           (long long)out->config.max_position_embeddings);
@@ -206,10 +197,11 @@ di_status di_load(const struct di_load_options *o, bool with_text, struct di_loa
                                 .isa = o->isa,
                                 .token_map = out->text.token_map};
     di_numerics_by_name(o->numerics, &p.numerics); /* the option table knows the names */
-    TRY(plan_model(out, &p, o, err));
-    if (!o->quiet && isatty(STDERR_FILENO)) {
-        p.progress = progress;
-        p.progress_ctx = &shown;
+    TRY(plan_model(out, &p, &watch.plan, err));
+    TRY(di_load_show_plan(o, &watch.plan, err));
+    if (!o->quiet) {
+        p.progress = di_load_progress;
+        p.progress_ctx = &watch;
     }
     TRY(di_model_open(o->model, &p, &out->model, err));
 out:

@@ -108,9 +108,21 @@ struct di_load_options {
 
 /* What these options mean for an engine; `config` is initialised. Strings are borrowed. */
 void di_load_config(const struct di_load_options *o, di_engine_config *config);
-/* Compare a plan with what is left of the machine's memory, before anything is loaded: a warning, with --strict-memory DI_ERR_LIMIT. Weights
- * that are read in place may be dropped and read again, so they are not asked for. */
+/* DI_ERR_UNSUPPORTED for a back end that this build does not have. */
+di_status di_load_check_backend(const struct di_load_options *o, di_error *err);
+/* Compare a plan with what is left of the machine's memory: a warning, with --strict-memory DI_ERR_LIMIT. Weights that are read in place may
+ * be dropped and read again, so they are not asked for. */
 di_status di_load_check_memory(const struct di_load_options *o, const di_memory_plan *plan, di_error *err);
+/* Print a plan on stderr, then check it. */
+di_status di_load_show_plan(const struct di_load_options *o, const di_memory_plan *plan, di_error *err);
+/* For the progress of loading: on a terminal it is shown; first of all what the program takes beside the plan. Begin with .plan set, the
+ * rest zero. */
+struct di_load_watch {
+    di_memory_plan plan;
+    bool told;
+    int percent;
+};
+void di_load_progress(void *watch, uint64_t done, uint64_t total);
 /* Said where answers are approximate. */
 void di_load_note(const struct di_load_options *o);
 /* An engine with these options; the memory plan and progress go to stderr. *out is closed with di_engine_close. */

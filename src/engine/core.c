@@ -49,19 +49,25 @@ int di_core_default_states(const struct di_config *c, struct di_numerics numeric
     return di_reuse_default_states(&layout, pool_blocks(config, di_core_context(c, config)), c->sliding_window);
 }
 
-uint64_t di_core_bytes(const struct di_config *c, struct di_numerics numerics, const struct di_core_config *config)
+void di_core_plan(const struct di_config *c, struct di_numerics numerics, const struct di_core_config *config, di_memory_plan *plan)
 {
     struct di_kv_layout layout;
-    uint64_t g, s;
     int64_t context = di_core_context(c, config), positions = context + slack_rows(config);
+    int blocks = pool_blocks(config, context);
     di_kv_layout_init(&layout, c, numerics);
-    di_kv_store_bytes(&layout, config->max_batch, pool_blocks(config, context), positions, &g, &s);
-    struct di_reuse_params reuse = {
+    plan->max_batch = config->max_batch;
+    di_kv_store_plan(&layout, config->max_batch, blocks, positions, plan);
+    const struct di_reuse_params reuse = {
         .states = config->states, .window = c->sliding_window, .layers = c->num_hidden_layers, .max_tokens = context};
-    return g + s + di_block_pool_bytes(pool_blocks(config, context)) +
-           (uint64_t)config->max_batch * (sizeof(struct slot) + sizeof(struct bidder)) +
-           di_pipeline_bytes(config->max_batch, cursor_rows(config), c->vocab_size, di_kv_blocks_for(positions)) +
-           (config->no_reuse ? 0 : di_reuse_bytes(&layout, pool_blocks(config, context), &reuse));
+    if (!config->no_reuse)
+        di_reuse_plan(&layout, blocks, &reuse, plan);
+    di_pipeline_plan(config->max_batch, cursor_rows(config), c->vocab_size, di_kv_blocks_for(positions), plan);
+    const di_memory_region slots = {.group = DI_GROUP_CACHE,
+                                    .place = DI_PLACE_HOST,
+                                    .name = "slots",
+                                    .count = (uint64_t)config->max_batch,
+                                    .unit_bytes = sizeof(struct slot) + sizeof(struct bidder)};
+    di_plan_add(plan, &slots, "what the engine knows of each running request");
 }
 
 /* ---------------------------------------------------------------- creation */

@@ -109,8 +109,8 @@ struct di_core_stats {
 
 struct di_core;
 
-/* Bytes beside the model: cache (G and S) and the engine's own arrays. */
-uint64_t di_core_bytes(const struct di_config *c, struct di_numerics numerics, const struct di_core_config *config);
+/* Append what an engine takes beside its model: cache (G and S) and its own arrays. */
+void di_core_plan(const struct di_config *c, struct di_numerics numerics, const struct di_core_config *config, di_memory_plan *plan);
 /* A number of snapshots for a pool of that size (di_reuse_default_states). */
 int di_core_default_states(const struct di_config *c, struct di_numerics numerics, const struct di_core_config *config);
 /* Rows that the model must allow in one step. */

@@ -302,14 +302,22 @@ static bool allocate(struct di_pipeline *p)
            p->allowed && p->logits && allocate_launch(p, &p->launches[0]) && allocate_launch(p, &p->launches[1]);
 }
 
-uint64_t di_pipeline_bytes(int lanes, int cursor_rows, int vocab, int pages_per_lane)
+void di_pipeline_plan(int lanes, int cursor_rows, int vocab, int pages_per_lane, di_memory_plan *plan)
 {
-    uint64_t launch = sizeof(struct di_launch_chunk) + sizeof(struct di_block_copy) + (uint64_t)pages_per_lane * sizeof(int32_t) +
-                      sizeof(struct di_copy_span) + (uint64_t)cursor_rows * sizeof(struct di_sample_result);
-    uint64_t lane = sizeof(struct di_lane) + 3 * sizeof(uint64_t) + sizeof(struct di_chunk) + sizeof(struct di_replay) + sizeof(int32_t *) +
-                    (uint64_t)cursor_rows * (sizeof(int32_t) + sizeof(struct di_sample_task));
-    return (uint64_t)lanes * (lane + 2 * launch) + (uint64_t)cursor_rows * sizeof(uint64_t *) +
-           (uint64_t)tile_rows(lanes, cursor_rows) * (uint64_t)vocab * sizeof(float);
+    const uint64_t n = (uint64_t)lanes, k = (uint64_t)cursor_rows;
+    const uint64_t launch = sizeof(struct di_launch_chunk) + sizeof(struct di_block_copy) + (uint64_t)pages_per_lane * sizeof(int32_t) +
+                            sizeof(struct di_copy_span) + k * sizeof(struct di_sample_result);
+    const uint64_t lane = sizeof(struct di_lane) + 3 * sizeof(uint64_t) + sizeof(struct di_chunk) + sizeof(struct di_replay) +
+                          sizeof(int32_t *) + k * (sizeof(int32_t) + sizeof(struct di_sample_task));
+    di_memory_region r = {.group = DI_GROUP_CACHE,
+                          .name = "logits",
+                          .count = (uint64_t)tile_rows(lanes, cursor_rows),
+                          .unit_bytes = (uint64_t)vocab * sizeof(float)};
+    di_plan_add(plan, &r, "rows of the vocabulary that are sampled together");
+    r = (di_memory_region){.group = DI_GROUP_CACHE, .place = DI_PLACE_HOST, .name = "launch tables", .count = 2, .unit_bytes = n * launch};
+    di_plan_add(plan, &r, "of a step that runs and the next one; page tables on their way");
+    r = (di_memory_region){.group = DI_GROUP_CACHE, .place = DI_PLACE_HOST, .name = "lanes", .count = n, .unit_bytes = lane};
+    di_plan_add(plan, &r, "what the worker knows of each request");
 }
 
 di_status di_pipeline_create(const struct di_pipeline_params *params, struct di_pipeline **out, di_error *err)

@@ -89,7 +89,8 @@ struct di_pipeline;
 di_status di_pipeline_create(const struct di_pipeline_params *p, struct di_pipeline **out, di_error *err);
 /* Waits for what was launched. NULL is allowed. */
 void di_pipeline_destroy(struct di_pipeline *p);
-uint64_t di_pipeline_bytes(int lanes, int cursor_rows, int vocab, int pages_per_lane);
+/* Append what create will allocate. */
+void di_pipeline_plan(int lanes, int cursor_rows, int vocab, int pages_per_lane, di_memory_plan *plan);
 /* Give a launch the first n entries of a lane's page table, once a launch. Copies only what differs in version from what the launch before it
  * leaves on the device. */
 void di_pipeline_set_pages(struct di_pipeline *p, struct di_launch *l, int lane, const int32_t *pages, int n, uint64_t version);

@@ -21,11 +21,12 @@ int di_reuse_default_states(const struct di_kv_layout *l, int n_blocks, int wind
     return n < 64 ? 64 : n > DI_MAX_STATES ? DI_MAX_STATES : (int)n;
 }
 
-uint64_t di_reuse_bytes(const struct di_kv_layout *l, int n_blocks, const struct di_reuse_params *p)
+void di_reuse_plan(const struct di_kv_layout *l, int n_blocks, const struct di_reuse_params *p, di_memory_plan *plan)
 {
     struct di_state_params sp = state_params(NULL, l, p);
     struct di_prefix_params pp = {.max_tokens = p->max_tokens};
-    return di_prefix_bytes(n_blocks, &pp) + (p->states ? di_state_pool_bytes(&sp) : 0);
+    di_state_pool_plan(&sp, plan);
+    di_prefix_plan(n_blocks, p->states, &pp, plan);
 }
 
 di_status di_reuse_create(struct di_kv_store *store, const struct di_reuse_params *p, struct di_reuse **out, di_error *err)

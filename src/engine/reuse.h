@@ -22,8 +22,8 @@ void di_reuse_destroy(struct di_reuse *r); /* all slots released before; NULL is
 /* Snapshots whose bytes are a quarter of those of a pool of so many blocks, at least 64: where prompts go on from many places, snapshots are
  * scarce before blocks are (bench/results/cache-replay.md). */
 int di_reuse_default_states(const struct di_kv_layout *l, int n_blocks, int window);
-/* Bytes that create allocates. */
-uint64_t di_reuse_bytes(const struct di_kv_layout *l, int n_blocks, const struct di_reuse_params *p);
+/* Append what create will allocate. */
+void di_reuse_plan(const struct di_kv_layout *l, int n_blocks, const struct di_reuse_params *p, di_memory_plan *plan);
 
 /* Where a request starts. */
 struct di_reuse_start {

@@ -9,6 +9,16 @@ static di_status finish(struct di_model *m, di_error *err)
     return status == DI_OK ? di_model_check(m, err) : status;
 }
 
+void di_score_plan(const struct di_config *c, di_memory_plan *plan)
+{
+    di_memory_region r = {
+        .group = DI_GROUP_CACHE, .name = "logits", .count = DI_LOGIT_ROWS, .unit_bytes = (uint64_t)c->vocab_size * sizeof(float)};
+    di_plan_add(plan, &r, "rows of the vocabulary that are computed together");
+    r.place = DI_PLACE_HOST;
+    r.name = "logits of the host";
+    di_plan_add(plan, &r, "on their way");
+}
+
 di_status di_score_run(struct di_model *m, struct di_kv_store *s, const struct di_score *a, di_error *err)
 {
     di_status status = DI_OK;

@@ -17,6 +17,8 @@ struct di_score {
     const struct di_trace *trace; /* or NULL */
     float DI_DEVICE *features;    /* or NULL: act [n, taps * hidden_size] */
 };
+/* Append what a run allocates beside its store. */
+void di_score_plan(const struct di_config *c, di_memory_plan *plan);
 /* Uses slot 0 of the store from position 0 on and leaves its state there. */
 di_status di_score_run(struct di_model *m, struct di_kv_store *s, const struct di_score *a, di_error *err);
 

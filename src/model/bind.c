@@ -117,24 +117,22 @@ static struct place place_of(const struct di_config *c, const struct di_backend 
     return p;
 }
 
-/* ---------------------------------------------------------------- plan */
-
 static uint64_t rope_bytes(const struct di_config *c)
 {
     return ((uint64_t)(c->qk_rope_head_dim / 2) * sizeof(float) + 63) & ~(uint64_t)63;
 }
 
-struct planner {
+struct adder {
     const struct di_config *c;
     const struct di_backend *be;
-    struct di_weights_plan *out;
+    struct di_weight_sums *out;
 };
 
-static di_status plan_item(void *ctx, const struct di_inventory_item *item)
+static di_status add_item(void *ctx, const struct di_inventory_item *item)
 {
-    struct planner *p = ctx;
+    struct adder *p = ctx;
     struct place place = place_of(p->c, p->be, item);
-    struct di_home_sum *sum = &p->out->home[place.home];
+    struct di_home_sum *sum = &p->out->home[place.home][item->part];
     sum->tensors++;
     sum->file_bytes += di_inventory_bytes(item);
     sum->bytes += place.bytes;
@@ -144,10 +142,70 @@ static di_status plan_item(void *ctx, const struct di_inventory_item *item)
     return DI_OK;
 }
 
-void di_bind_plan(const struct di_config *c, const struct di_backend *be, struct di_weights_plan *out)
+void di_bind_sums(const struct di_config *c, const struct di_backend *be, struct di_weight_sums *out)
 {
-    *out = (struct di_weights_plan){.region_bytes = 2 * rope_bytes(c), .staging_bytes = rope_bytes(c)};
-    (void)di_inventory_each(c, plan_item, &(struct planner){c, be, out}); /* plan_item cannot fail */
+    *out = (struct di_weight_sums){.region_bytes = 2 * rope_bytes(c), .staging_bytes = rope_bytes(c)};
+    out->home[DI_HOME_COPIED][DI_PART_ATTENTION].bytes = 2 * rope_bytes(c);
+    (void)di_inventory_each(c, add_item, &(struct adder){c, be, out}); /* add_item cannot fail */
+}
+
+/* ---------------------------------------------------------------- plan */
+
+#define HOME(home) (1u << DI_HOME_##home)
+#define PART(part) (1u << DI_PART_##part)
+
+static struct di_home_sum sum_up(const struct di_weight_sums *s, unsigned homes, unsigned parts)
+{
+    struct di_home_sum sum = {0};
+    for (int home = 0; home < DI_HOME_COUNT; home++)
+        for (int part = 0; part < DI_PART_COUNT; part++)
+            if (homes >> home & 1 && parts >> part & 1) {
+                sum.tensors += s->home[home][part].tensors;
+                sum.file_bytes += s->home[home][part].file_bytes;
+                sum.bytes += s->home[home][part].bytes;
+            }
+    return sum;
+}
+
+static void plan_layers(const struct di_config *c, di_memory_plan *plan)
+{
+    const uint64_t layers = (uint64_t)c->num_hidden_layers, experts = (uint64_t)c->n_routed_experts;
+    di_memory_region r = {.group = DI_GROUP_WEIGHTS,
+                          .place = DI_PLACE_HOST,
+                          .name = "layer tables",
+                          .count = layers,
+                          .unit_bytes = sizeof(struct di_layer) + experts * sizeof(struct di_expert)};
+    di_plan_add(plan, &r, "where each tensor is");
+}
+
+void di_bind_plan(const struct di_config *c, const struct di_backend *be, di_memory_plan *plan)
+{
+    static const struct {
+        const char *name;
+        di_memory_place place;
+        unsigned homes, parts;
+    } regions[] = {
+        {"matrices", DI_PLACE_DEVICE, HOME(PACKED), ~0u},
+        {"vectors", DI_PLACE_DEVICE, HOME(COPIED) | HOME(PRODUCT) | HOME(FACTOR), ~0u},
+        {"matrices in place", DI_PLACE_MAPPED, HOME(MAPPED), ~(PART(EMBED) | PART(ENGRAM_TABLE))},
+        {"embedding", DI_PLACE_MAPPED, HOME(MAPPED), PART(EMBED)},
+        {"engram tables", DI_PLACE_MAPPED, HOME(MAPPED), PART(ENGRAM_TABLE)},
+        {"draft", DI_PLACE_FILE, HOME(FILE), PART(DRAFT)},
+        {"vision", DI_PLACE_FILE, HOME(FILE), PART(VISION)},
+    };
+    struct di_weight_sums sums;
+    di_bind_sums(c, be, &sums);
+    for (size_t i = 0; i < sizeof regions / sizeof *regions; i++) {
+        struct di_home_sum sum = sum_up(&sums, regions[i].homes, regions[i].parts);
+        bool in_file = regions[i].place == DI_PLACE_FILE;
+        const di_memory_region r = {.group = DI_GROUP_WEIGHTS,
+                                    .name = regions[i].name,
+                                    .place = regions[i].place,
+                                    .count = 1,
+                                    .unit_bytes = in_file ? sum.file_bytes : sum.bytes};
+        di_plan_add(plan, &r, "%llu tensor%s%s", (unsigned long long)sum.tensors, sum.tensors == 1 ? "" : "s", in_file ? ", not used" : "");
+    }
+    plan_layers(c, plan);
 }
 
 /* ---------------------------------------------------------------- loading */
@@ -321,13 +379,12 @@ out:
     return status;
 }
 
-di_status di_bind_load(struct di_model *m, const struct di_weights_plan *plan, di_error *err)
+di_status di_bind_load(struct di_model *m, const struct di_weight_sums *sums, di_error *err)
 {
     di_status status = DI_OK;
-    struct loader ld = {.m = m, .err = err, .staging = di_staging_alloc(m->be, plan->staging_bytes)};
-    CHECK(ld.staging, err, DI_ERR_MEMORY, "", "out of memory for a tensor of %llu bytes", (unsigned long long)plan->staging_bytes);
-    for (int home = 0; home < DI_HOME_COUNT; home++)
-        ld.total += home == DI_HOME_FILE || home == DI_HOME_MAPPED ? 0 : plan->home[home].file_bytes;
+    struct loader ld = {.m = m, .err = err, .staging = di_staging_alloc(m->be, sums->staging_bytes)};
+    CHECK(ld.staging, err, DI_ERR_MEMORY, "", "out of memory for a tensor of %llu bytes", (unsigned long long)sums->staging_bytes);
+    ld.total = sum_up(sums, ~(HOME(FILE) | HOME(MAPPED)), ~0u).file_bytes;
     TRY(make_layers(m, err));
     TRY(di_inventory_each(m->c, load_item, &ld));
     TRY(load_rope(&ld));

@@ -16,17 +16,19 @@ enum di_home {
 };
 
 /* What of the weights lives where. What is packed, copied or a product lies in one region of the device, in the order of the inventory,
- * behind it the frequencies of the two kinds of RoPE; each in whole 64 bytes. */
-struct di_weights_plan {
+ * behind it the frequencies of the two kinds of RoPE (which count as copied); each in whole 64 bytes. */
+struct di_weight_sums {
     struct di_home_sum {
         uint64_t tensors, file_bytes, bytes; /* a matrix and its scales are one; in the file; in the region or in place */
-    } home[DI_HOME_COUNT];
+    } home[DI_HOME_COUNT][DI_PART_COUNT];
     uint64_t region_bytes, staging_bytes; /* staging: of what is copied or multiplied the largest, while it is loaded */
 };
-void di_bind_plan(const struct di_config *c, const struct di_backend *be, struct di_weights_plan *out);
+void di_bind_sums(const struct di_config *c, const struct di_backend *be, struct di_weight_sums *out);
+/* Append what di_bind_load will fill, and what stays in the files or is read there. */
+void di_bind_plan(const struct di_config *c, const struct di_backend *be, di_memory_plan *plan);
 
-/* Bind every tensor to its field: makes m->layers, fills m->weights, which has the plan's region_bytes. File pages that are not needed any
+/* Bind every tensor to its field: makes m->layers, fills m->weights, which has region_bytes. File pages that are not needed any
  * more are given back. Calls the model's progress. */
-di_status di_bind_load(struct di_model *m, const struct di_weights_plan *plan, di_error *err);
+di_status di_bind_load(struct di_model *m, const struct di_weight_sums *sums, di_error *err);
 
 #endif

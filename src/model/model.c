@@ -1,6 +1,8 @@
 /* Opening a checkpoint with a back end. Where its tensors go: bind.c. */
 #include "model/bind.h"
 
+#include <stdio.h>
+
 static struct di_backend_params backend_params(const struct di_config *c, const struct di_model_params *p)
 {
     return (struct di_backend_params){
@@ -13,19 +15,35 @@ static di_status create_backend(const struct di_model_params *params, const stru
     return params->backend ? params->backend(p, out, err) : di_backend_cpu_create(p, out, err);
 }
 
-di_status di_model_plan(const struct di_config *c, const struct di_model_params *params, struct di_model_plan *out, di_error *err)
+di_status di_model_plan(const struct di_config *c, const struct di_model_params *params, di_memory_plan *plan, di_error *err)
 {
     struct di_backend_params bp = backend_params(c, params);
     struct di_backend *be;
-    struct di_weights_plan weights;
     di_status status = create_backend(params, &bp, &be, err);
     if (status != DI_OK)
         return status;
-    di_bind_plan(c, be, &weights);
-    *out = (struct di_model_plan){.packed_bytes = weights.region_bytes,
-                                  .mapped_bytes = weights.home[DI_HOME_MAPPED].bytes,
-                                  .activation_bytes = di_forward_bytes(be, params->max_rows) + di_step_rows_bytes(c, params->max_rows),
-                                  .scratch_bytes = be->scratch_bytes};
+    plan->context = params->max_context;
+    plan->max_rows = params->max_rows;
+    snprintf(plan->arithmetic, sizeof plan->arithmetic, "%s", be->bits);
+    di_bind_plan(c, be, plan);
+    di_checkpoint_plan(c, plan);
+    di_memory_region r = {.group = DI_GROUP_WEIGHTS,
+                          .place = DI_PLACE_HOST,
+                          .name = "token map",
+                          .count = c->n_engram ? (uint64_t)c->vocab_size : 0,
+                          .unit_bytes = sizeof(int32_t)};
+    di_plan_add(plan, &r, "compressed ids, for the engrams");
+    r = (di_memory_region){
+        .group = DI_GROUP_ACTIVATIONS, .name = "activations", .count = 1, .unit_bytes = di_forward_bytes(be, params->max_rows)};
+    di_plan_add(plan, &r, "of a step of %d rows", params->max_rows);
+    r = (di_memory_region){.group = DI_GROUP_ACTIVATIONS,
+                           .place = DI_PLACE_HOST,
+                           .name = "rows",
+                           .count = 1,
+                           .unit_bytes = di_step_rows_bytes(c, params->max_rows)};
+    di_plan_add(plan, &r, "integers of a step, on their way");
+    r = (di_memory_region){.group = DI_GROUP_SCRATCH, .name = "scratch", .count = 1, .unit_bytes = be->scratch_bytes};
+    di_plan_add(plan, &r, "of the back end");
     be->ops->destroy(be);
     return status;
 }
@@ -34,13 +52,13 @@ di_status di_model_plan(const struct di_config *c, const struct di_model_params 
 
 static di_status load_weights(struct di_model *m, di_error *err)
 {
-    struct di_weights_plan plan;
-    di_bind_plan(m->c, m->be, &plan);
-    m->weight_bytes = plan.region_bytes;
+    struct di_weight_sums sums;
+    di_bind_sums(m->c, m->be, &sums);
+    m->weight_bytes = sums.region_bytes;
     m->weights = m->be->ops->alloc(m->be, DI_MEMORY_WEIGHTS, m->weight_bytes);
     if (!m->weights)
         return di_fail(err, DI_ERR_MEMORY, "", "out of memory for %zu bytes of weights", m->weight_bytes);
-    return di_bind_load(m, &plan, err);
+    return di_bind_load(m, &sums, err);
 }
 
 static di_status load_engram_tables(struct di_model *m, const int32_t *map, di_error *err)

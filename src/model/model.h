@@ -3,6 +3,7 @@
 #define DI_MODEL_MODEL_H
 
 #include "backend/backend.h"
+#include "base/plan.h"
 #include "checkpoint/digest.h"
 #include "checkpoint/engram_hash.h"
 
@@ -80,12 +81,8 @@ struct di_model {
     struct di_arena arena;
 };
 
-/* Bytes that a model will allocate beside the mapped checkpoint, known before anything is loaded. */
-struct di_model_plan {
-    uint64_t packed_bytes, activation_bytes, scratch_bytes;
-    uint64_t mapped_bytes; /* checkpoint bytes that are read in place and stay resident when touched */
-};
-di_status di_model_plan(const struct di_config *c, const struct di_model_params *params, struct di_model_plan *out, di_error *err);
+/* Append what a model will allocate, read in place and leave in its files, known before anything is loaded. */
+di_status di_model_plan(const struct di_config *c, const struct di_model_params *params, di_memory_plan *plan, di_error *err);
 
 /* Open, check, pack. The model keeps the checkpoint mapped. One thread at a time may use it. */
 di_status di_model_open(const char *dir, const struct di_model_params *params, struct di_model **out, di_error *err);

@@ -1,6 +1,7 @@
 /* GET /metrics: Prometheus text (spec/encoding.md §4.7). The engine's own names begin with deepinfer_; the others are what boards made for
  * vLLM and SGLang query. */
 #include "base/json.h"
+#include "base/plan.h"
 #include "server/server_impl.h"
 
 #include <stdio.h>
@@ -259,8 +260,10 @@ void di_status_write(struct di_server *s, struct di_buf *out)
     di_buf_addf(out,
                 "\"kv_used_blocks\": %d, \"kv_blocks\": %d, \"cached_tokens\": %llu, \"lookup_tokens\": %llu, \"drafted\": 0, "
                 "\"accepted\": 0, \"memory\": {\"weights_packed\": %llu, \"weights_mapped\": %llu, \"cache\": %llu, "
-                "\"activations\": %llu, \"scratch\": %llu, \"total\": %llu}}",
+                "\"activations\": %llu, \"scratch\": %llu, \"total\": %llu, ",
                 e->blocks - e->free_blocks, e->blocks, (unsigned long long)e->cached_tokens, (unsigned long long)e->lookup_tokens,
                 (unsigned long long)p->weights_packed, (unsigned long long)p->weights_mapped, (unsigned long long)p->cache,
                 (unsigned long long)p->activations, (unsigned long long)p->scratch, (unsigned long long)p->total);
+    di_plan_write_json(out, p);
+    di_buf_adds(out, "}}");
 }

@@ -33,7 +33,7 @@ export class Panel {
   constructor(root, onStatus, onKey) {
     Object.assign(this, {onStatus, onKey, last: null, history: []});
     for (const part of root.querySelectorAll("[data-part]"))
-      this[part.dataset.part] = part; // note, live, rate, line, rows, memory
+      this[part.dataset.part] = part; // note, live, rate, line, rows, memory, more, regions
     document.addEventListener("visibilitychange", () => this.poll());
     this.poll();
   }
@@ -78,6 +78,9 @@ export class Panel {
     this.rows.replaceChildren(...list(Object.entries(ROWS).map(([label, text]) => [label, text(status, rate("prompt_tokens"))])));
     const {memory = {}} = raw;
     this.memory.replaceChildren(...list(Object.entries(MEMORY).map(([name, label]) => [label, memory[name] > 0 && bytes(memory[name])])));
+    const regions = (Array.isArray(memory.regions) ? memory.regions : []).filter((r) => r?.bytes > 0);
+    this.more.hidden = !regions.length;
+    this.regions.replaceChildren(...list(regions.map((r) => [r.name, r.place === "file" ? "in the file" : bytes(r.bytes)])));
     Object.assign(this, {last: status, time: now});
     this.onStatus(status.running ? `${ROWS.Requests(status)} · ${whole(written)} tokens/s` : "idle");
   }
