@@ -395,7 +395,8 @@ struct di_op_engram_gate {
     const uint8_t DI_DEVICE *kind; /* [m] enum di_row_kind, NULL: all text. The gate of all else is 0 */
 };
 
-/* Tokens of m rows (sample/sampler.h). The tasks' logits are rows of fp32 [vocab_size] where the back end put them. */
+/* Tokens of m rows (sample/sampler.h). The tasks' logits are rows of fp32 [vocab_size] in device memory; parameters, counts and masks that they
+ * name are the host's and stay as they are until a fence behind the op. Results lie in staging memory. */
 struct di_op_sample {
     int m;
     const struct di_sample_task *tasks;

@@ -1,3 +1,4 @@
+/* also run on the hostile device, seeds 2 5 8 19 */
 /* What a launch may hold beside one row a request: several rows from a cursor, of which those stay whose guesses came true, more rows than
  * a tile of logits has, and masks that arrive while it computes. On the null model, which knows what follows each prefix and sees every
  * cached row that is not the request's. */
