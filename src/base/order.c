@@ -1,5 +1,7 @@
 #include "base/order.h"
 
+#include "base/assert.h"
+
 #include <stddef.h>
 
 typedef struct di_order_node node;
@@ -56,6 +58,13 @@ static void rotate_up(struct di_order *o, node *x)
     measure(x);
 }
 
+static bool stands_in(const struct di_order *o, const node *x)
+{
+    while (x->parent)
+        x = x->parent;
+    return x == o->root;
+}
+
 static bool is_before(const node *x, int64_t major, int64_t minor)
 {
     return x->major != major ? x->major < major : x->minor < minor;
@@ -64,6 +73,7 @@ static bool is_before(const node *x, int64_t major, int64_t minor)
 void di_order_add(struct di_order *o, node *x, void *of, int64_t major, int64_t minor, int32_t size)
 {
     node **at = &o->root;
+    DI_ASSERT(!x->in);
     *x = (node){.of = of, .major = major, .minor = minor, .size = size, .heap = scatter(++o->added), .in = true};
     while (*at) {
         o->visited++;
@@ -83,6 +93,7 @@ void di_order_remove(struct di_order *o, node *x)
 {
     if (!x->in)
         return;
+    DI_ASSERT(stands_in(o, x));
     while (x->left || x->right)
         rotate_up(o, !x->left ? x->right : !x->right || x->left->heap > x->right->heap ? x->left : x->right);
     *link_of(o, x) = NULL;
@@ -93,6 +104,7 @@ void di_order_remove(struct di_order *o, node *x)
 
 void di_order_resize(struct di_order *o, node *x, int32_t size)
 {
+    DI_ASSERT(x->in && stands_in(o, x));
     x->size = size;
     measure_up(o, x);
 }
@@ -142,4 +154,39 @@ void *di_order_within(struct di_order *o, int32_t most)
             x = x->right;
     }
     return NULL;
+}
+
+struct inspection {
+    const char *(*each)(const void *of, void *ctx);
+    void *ctx;
+    int64_t n;
+    const node *last;
+};
+
+static const char *inspect(struct inspection *s, const node *x, const node *parent)
+{
+    if (!x)
+        return NULL;
+    node measured = *x;
+    measure(&measured);
+    if (x->parent != parent || !x->in || (parent && parent->heap < x->heap))
+        return "a node of an ordered set is linked wrongly";
+    if (x->least != measured.least)
+        return "a node of an ordered set does not know the least size below it";
+    const char *wrong = inspect(s, x->left, x);
+    if (wrong)
+        return wrong;
+    if (s->last && is_before(x, s->last->major, s->last->minor))
+        return "an ordered set is out of order";
+    s->last = x;
+    s->n++;
+    wrong = s->each ? s->each(x->of, s->ctx) : NULL;
+    return wrong ? wrong : inspect(s, x->right, x);
+}
+
+const char *di_order_check(const struct di_order *o, const char *(*each)(const void *of, void *ctx), void *ctx)
+{
+    struct inspection s = {.each = each, .ctx = ctx};
+    const char *wrong = inspect(&s, o->root, NULL);
+    return wrong || s.n == o->n ? wrong : "the count of an ordered set is wrong";
 }

@@ -38,4 +38,8 @@ static inline int32_t di_order_least(const struct di_order *o)         /* of all
     return o->root ? o->root->least : INT32_MAX;
 }
 
+/* NULL, or what contradicts in the set: its links, its order, its sizes, its count, or what `each` says about one of its things (NULL: it is
+ * not asked). Counts no visits; O(n), for tests and assertions. */
+const char *di_order_check(const struct di_order *o, const char *(*each)(const void *of, void *ctx), void *ctx);
+
 #endif

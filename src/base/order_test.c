@@ -5,6 +5,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
+#include <string.h>
 
 #include <cmocka.h>
 
@@ -68,6 +69,9 @@ static void compare(struct di_order *o, const struct plain *p)
     assert_ptr_equal(di_order_from(o, major, minor), from);
     assert_ptr_equal(di_order_within(o, most), within);
     assert_int_equal(di_order_least(o), least);
+    const char *wrong = di_order_check(o, NULL, NULL);
+    if (wrong)
+        fail_msg("%s", wrong);
 }
 
 static void test_like_a_sorted_array(void **state)
@@ -111,6 +115,7 @@ static void test_logarithmic(void **state)
     (void)state;
     for (int shape = 0; shape < 3; shape++) {
         struct di_order o = {0};
+        memset(things, 0, sizeof things);
         for (int64_t i = 0; i < N; i++)
             di_order_add(&o, &things[i].at, &things[i], shape == 0 ? i : shape == 1 ? -i : 0, 0, 1 + (int32_t)(i % 100));
         assert_true(o.visited < 80 * (uint64_t)N);

@@ -1,9 +1,16 @@
 #include "cache/block_pool.h"
 
+#include "base/assert.h"
 #include "base/mem.h"
+
+static bool is_number(const struct di_block_pool *p, int32_t b)
+{
+    return b >= 0 && b < p->n;
+}
 
 static void push_free(struct di_block_pool *p, int32_t b)
 {
+    DI_ASSERT(p->n_free < p->n && p->refs[b] == 0 && !p->cached[b]);
     p->prev[b] = p->n_free; /* its place in the stack, so that a block on it twice is found out */
     p->free_list[p->n_free++] = b;
 }
@@ -50,6 +57,7 @@ void di_block_pool_plan(int n, di_memory_plan *plan)
 
 static void list_add(struct di_block_pool *p, int32_t b)
 {
+    DI_ASSERT(p->n_free + p->n_cached < p->n && p->refs[b] == 0 && p->cached[b]);
     p->prev[b] = p->newest;
     p->next[b] = -1;
     *(p->newest >= 0 ? &p->next[p->newest] : &p->oldest) = b;
@@ -59,6 +67,8 @@ static void list_add(struct di_block_pool *p, int32_t b)
 
 static void list_remove(struct di_block_pool *p, int32_t b)
 {
+    DI_ASSERT(p->n_cached > 0 && (p->prev[b] >= 0 ? p->next[p->prev[b]] : p->oldest) == b &&
+              (p->next[b] >= 0 ? p->prev[p->next[b]] : p->newest) == b);
     *(p->prev[b] >= 0 ? &p->next[p->prev[b]] : &p->oldest) = p->next[b];
     *(p->next[b] >= 0 ? &p->prev[p->next[b]] : &p->newest) = p->prev[b];
     p->n_cached--;
@@ -72,18 +82,21 @@ static int32_t take(struct di_block_pool *p)
     if (p->n_free == 0)
         return -1;
     int32_t b = p->free_list[--p->n_free];
+    DI_ASSERT(p->refs[b] == 0 && !p->cached[b] && p->prev[b] == p->n_free);
     p->refs[b] = 1;
     return b;
 }
 
 void di_block_hold(struct di_block_pool *p, int32_t b)
 {
+    DI_ASSERT(is_number(p, b) && (p->refs[b] > 0 || p->cached[b]));
     if (p->refs[b]++ == 0)
         list_remove(p, b);
 }
 
 void di_block_drop(struct di_block_pool *p, int32_t b)
 {
+    DI_ASSERT(is_number(p, b) && p->refs[b] > 0);
     if (--p->refs[b] > 0)
         return;
     if (p->cached[b])
@@ -94,11 +107,13 @@ void di_block_drop(struct di_block_pool *p, int32_t b)
 
 void di_block_cache(struct di_block_pool *p, int32_t b)
 {
+    DI_ASSERT(is_number(p, b) && p->refs[b] > 0);
     p->cached[b] = 1;
 }
 
 void di_block_uncache(struct di_block_pool *p, int32_t b)
 {
+    DI_ASSERT(is_number(p, b) && p->cached[b]);
     p->cached[b] = 0;
     if (p->refs[b] > 0)
         return;
@@ -147,8 +162,11 @@ bool di_lease_grow(struct di_block_pool *p, struct di_lease *l, int n)
 {
     if (n > l->cap || n - l->n > di_block_available(p))
         return false;
-    while (l->n < n)
-        l->pages[l->n++] = take(p);
+    while (l->n < n) {
+        l->pages[l->n] = take(p);
+        DI_ASSERT(l->pages[l->n] >= 0); /* what is available can be taken */
+        l->n++;
+    }
     return true;
 }
 

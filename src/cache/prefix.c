@@ -1,5 +1,6 @@
 #include "cache/prefix.h"
 
+#include "base/assert.h"
 #include "base/mem.h"
 #include "cache/prefix_tree.h"
 
@@ -122,6 +123,7 @@ static void state_attach(struct di_prefix *p, int32_t s, int32_t block)
 static void state_drop(struct di_prefix *p, int32_t s)
 {
     struct di_state *st = &p->states->state[s];
+    DI_ASSERT(st->used && p->pool->cached[st->block]);
     int32_t *link = &p->tree.node[st->block].states;
     while (*link != s)
         link = &p->states->state[*link].block_next;
@@ -137,6 +139,7 @@ static void state_drop(struct di_prefix *p, int32_t s)
 /* Take a node out of the index with its snapshots; they go to `heir`, a block that contains it, or with it. */
 static void node_leave(struct di_prefix *p, int32_t b, int32_t heir)
 {
+    DI_ASSERT(p->tree.node[b].n_children == 0 && (heir < 0 || p->pool->cached[heir]));
     for (int32_t s; (s = p->tree.node[b].states) >= 0;) {
         if (heir < 0) {
             state_drop(p, s);
@@ -377,6 +380,7 @@ bool di_prefix_acquire(struct di_prefix *p, struct di_lease *l, const struct di_
 void di_prefix_fork(struct di_prefix *p, const struct di_lease *from, struct di_lease *to, int64_t n)
 {
     int full = (int)(n / DI_BLOCK_TOKENS);
+    DI_ASSERT(to->n == 0 && full <= from->n && full <= to->cap);
     for (; to->n < full; to->n++)
         di_block_hold(p->pool, to->pages[to->n] = from->pages[to->n]);
     to->n_chain = from->n_chain < full ? from->n_chain : full;
@@ -503,6 +507,7 @@ static int32_t publish_tail(struct di_prefix *p, struct di_lease *l, const struc
 static int32_t publish(struct di_prefix *p, struct di_lease *l, const struct di_key_text *t, int64_t n, bool tail)
 {
     int full = (int)(n / DI_BLOCK_TOKENS);
+    DI_ASSERT(l->n_chain <= l->n && (n + DI_BLOCK_TOKENS - 1) / DI_BLOCK_TOKENS <= l->n);
     p->serial++;
     if (!chain_stands(p, l))
         return -1;
@@ -561,6 +566,7 @@ bool di_prefix_save(struct di_prefix *p, struct di_lease *l, const struct di_key
     else if (p->states->first_free < 0)
         state_drop(p, p->states->oldest);
     s = di_state_take(p->states);
+    DI_ASSERT(s >= 0);
     struct di_state *st = &p->states->state[s];
     st->at = at;
     st->bounded = bounded;
@@ -578,6 +584,7 @@ bool di_prefix_save(struct di_prefix *p, struct di_lease *l, const struct di_key
 
 int64_t di_prefix_restore(struct di_prefix *p, const struct di_match *m, const struct di_kv *kv, int slot)
 {
+    DI_ASSERT(m->state >= 0 && p->states->state[m->state].used);
     di_state_load(p->states, m->state, kv, slot);
     di_state_touch(p->states, m->state);
     p->stats.states_restored++;

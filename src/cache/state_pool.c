@@ -1,5 +1,6 @@
 #include "cache/state_pool.h"
 
+#include "base/assert.h"
 #include "base/mem.h"
 
 static size_t ring_rows(int window, int rollback)
@@ -95,6 +96,7 @@ int32_t di_state_take(struct di_state_pool *p)
     int32_t s = p->first_free;
     if (s < 0)
         return -1;
+    DI_ASSERT(!p->state[s].used && p->n_used < p->params.count);
     p->first_free = p->state[s].next;
     p->state[s] = (struct di_state){.used = true, .block = -1, .block_next = -1, .bucket_next = -1};
     p->n_used++;
@@ -104,6 +106,7 @@ int32_t di_state_take(struct di_state_pool *p)
 
 void di_state_free(struct di_state_pool *p, int32_t s)
 {
+    DI_ASSERT(p->state[s].used && p->n_used > 0);
     list_remove(p, s);
     p->state[s].used = false;
     p->state[s].next = p->first_free;
@@ -113,6 +116,7 @@ void di_state_free(struct di_state_pool *p, int32_t s)
 
 void di_state_touch(struct di_state_pool *p, int32_t s)
 {
+    DI_ASSERT(p->state[s].used);
     list_remove(p, s);
     list_add(p, s);
 }

@@ -1,5 +1,6 @@
 #include "engine/core_impl.h"
 
+#include "base/assert.h"
 #include "base/clock.h"
 
 #include <stdlib.h>
@@ -188,6 +189,7 @@ static void tell_end(struct di_core *e, struct request *q, enum di_end end, cons
  * launch and the handling of its predecessor, the one just launched (both are the newest). */
 void di_core_leave(struct di_core *e, struct slot *s, bool over)
 {
+    DI_ASSERT(s->state != SLOT_FREE);
     e->n_leaving += s->state != SLOT_LEAVING;
     s->state = SLOT_LEAVING;
     s->over = over;
@@ -443,6 +445,8 @@ static void add_rows(struct di_core *e, struct di_launch *l, int slot, int rows)
     *(cursor ? &e->stats.decode_rows : &e->stats.prompt_rows) += (uint64_t)certain;
     if (before > 0 && !s->replay.mask)
         e->stats.skipped_rows += (uint64_t)(before < rows ? before : rows);
+    DI_ASSERT(rows > 0 && l->n_chunks < e->config.max_batch);
+    DI_ASSERT(s->n_rows + rows <= (int64_t)e->store->lease[slot].n * DI_BLOCK_TOKENS);
     di_pipeline_set_pages(e->pipe, l, slot, e->store->lease[slot].pages, e->store->lease[slot].n, s->page_version);
     struct di_launch_chunk *c = &l->chunks[l->n_chunks++];
     c->lane = slot;
@@ -559,6 +563,7 @@ static void advance(struct di_core *e, struct slot *s, int64_t now)
     struct request *q = s->req;
     int slot = (int)(s - e->slots);
     int64_t before = s->n_computed;
+    DI_ASSERT(now > before && now <= s->n_rows && s->n_rows <= s->n_written);
     s->n_computed = now;
     if (!e->reuse)
         return;
@@ -582,6 +587,7 @@ static bool take_token(struct di_core *e, struct slot *s, const struct di_sample
         end_slot(e, s, DI_END_ERROR, &result->err);
         return false;
     }
+    DI_ASSERT(q->n_done < q->r.n_prompt + q->r.max_tokens);
     q->n_done++;
     record_token(e, q);
     bool go_on = !q->r.on_token || q->r.on_token(q->r.ctx, &result->sample);
@@ -622,12 +628,15 @@ static void end_all(struct di_core *e, const di_error *err)
     end_waiting(e, DI_END_ERROR, err);
 }
 
-/* Rows from the cursor: the first stays. What is written behind it is what this launch wrote, or the one that is under way may write. */
+/* Rows from the cursor: the first stays. What is written behind it is what this launch wrote, or the one that is under way may write. Of a
+ * request that ended at one of several tokens, the rows behind that one count for nothing. */
 static void enter_cursor_rows(struct di_core *e, struct slot *s, const struct di_launch_chunk *c)
 {
+    e->stats.decode_rows += (uint64_t)(c->n_computed - 1);
+    if (c->pos0 > s->n_computed && s->state == SLOT_LEAVING && s->over)
+        return;
     int64_t under_way = s->n_rows - (c->pos0 + 1);
     s->n_written = under_way ? c->pos0 + c->n_tokens + under_way * cursor_rows(&e->config) : c->pos0 + c->n_computed;
-    e->stats.decode_rows += (uint64_t)(c->n_computed - 1);
     advance(e, s, c->pos0 + 1);
 }
 
@@ -696,6 +705,14 @@ static di_status handle(struct di_core *e, struct di_launch *l, di_error *err)
     return l->status;
 }
 
+/* So many blocks and waiting requests are looked at in a step of a build with assertions, in all of them at once every so many steps. */
+#define CHECKED_A_STEP 4
+
+static bool accounts_are_due(const struct di_core *e)
+{
+    return e->stats.steps % (1 + (uint64_t)(e->store->n_blocks + e->stats.waiting) / CHECKED_A_STEP) == 0;
+}
+
 di_status di_core_step(struct di_core *e, bool *busy, di_error *err)
 {
     int64_t before = e->now_ns = di_clock_ns();
@@ -717,6 +734,7 @@ di_status di_core_step(struct di_core *e, bool *busy, di_error *err)
         status = handle(e, previous, err);
     if (!e->under_way)
         retire(e, UINT64_MAX);
+    DI_ASSERT_SOUND(e->under_way && accounts_are_due(e) ? di_core_check_accounts(e) : NULL);
     *busy = e->stats.running > 0 || e->stats.waiting > 0 || e->under_way;
     e->stats.host_ns += (uint64_t)(di_clock_ns() - before);
     if (e->under_way)
@@ -756,10 +774,38 @@ const struct di_metrics *di_core_metrics(const struct di_core *e)
     return &e->metrics;
 }
 
+static const char *check_slot(const struct di_core *e, int slot)
+{
+    const struct slot *s = &e->slots[slot];
+    const struct di_lease *l = &e->store->lease[slot];
+    if (s->state == SLOT_FREE)
+        return s->req || l->n ? "a free slot has a request or blocks" : NULL;
+    if (!s->req || s->req->slot != slot)
+        return "a slot and its request disagree";
+    if (s->n_started < 0 || s->n_computed < s->n_started || s->n_rows < s->n_computed || s->n_rows > (int64_t)l->n * DI_BLOCK_TOKENS)
+        return "a slot's rows contradict each other or its blocks";
+    return l->n_chain > l->n ? "a lease's chain is longer than its pages" : NULL;
+}
+
 const char *di_core_check_accounts(const struct di_core *e)
 {
     struct di_block_counts counts;
+    int64_t held = 0;
+    int running = 0, leaving = 0;
     if (!di_block_pool_count(&e->store->pool, &counts))
         return "the block pool contradicts itself";
-    return e->reuse ? di_reuse_check(e->reuse) : NULL;
+    for (int i = 0; i < e->config.max_batch; i++) {
+        const char *wrong = check_slot(e, i);
+        if (wrong)
+            return wrong;
+        held += e->store->lease[i].n + (e->store->lease[i].source >= 0);
+        running += e->slots[i].state != SLOT_FREE;
+        leaving += e->slots[i].state == SLOT_LEAVING;
+    }
+    if (held != counts.refs)
+        return "the holders of blocks are not the pages of the leases";
+    if (running != e->stats.running || leaving != e->n_leaving)
+        return "the counts of slots are wrong";
+    const char *wrong = di_core_check_queue(e);
+    return wrong || !e->reuse ? wrong : di_reuse_check(e->reuse);
 }

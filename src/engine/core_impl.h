@@ -147,6 +147,8 @@ int di_core_blocks(const struct di_core *e, const struct request *q);
 /* q is given a place: its tenant is charged for all its tokens. */
 void di_core_charge(struct di_core *e, struct request *q);
 uint64_t di_core_queue_visits(const struct di_core *e);
+/* NULL, or what contradicts in the sets. O(requests). */
+const char *di_core_check_queue(const struct di_core *e);
 
 /* Memory that a running request needs beside the pool's: for its tokens, and for penalties. False: there is none. */
 bool di_core_make_room(const struct di_core *e, struct request *q);

@@ -1,5 +1,7 @@
 #include "engine/core_impl.h"
 
+#include "base/assert.h"
+
 /* ---------------------------------------------------------------- tenants and classes */
 
 /* Tenants without requests whose service is remembered. */
@@ -18,6 +20,7 @@ static struct tenant *tenant_of(struct di_core *e, uint64_t id)
 
 static void forget_tenant(struct di_core *e, struct tenant *t)
 {
+    DI_ASSERT(t->n_classes == 0 && t->n_waiting == 0);
     di_order_remove(&e->debtors, &t->debt);
     di_order_remove(&e->tenants, &t->by_id);
     di_free(t);
@@ -54,8 +57,10 @@ static struct waiting_class *class_of(struct di_core *e, int priority, uint64_t 
 static void leave_class(struct di_core *e, struct waiting_class *c)
 {
     struct tenant *t = c->tenant;
+    DI_ASSERT(c->n_requests > 0);
     if (--c->n_requests > 0)
         return;
+    DI_ASSERT(c->ready.n == 0 && !c->turn.in);
     e->queue_visits += c->ready.visited;
     di_order_remove(&e->classes, &c->by_name);
     di_free(c);
@@ -106,6 +111,7 @@ void di_core_forget(struct di_core *e, struct request *q)
 
 void di_core_free_request(struct di_core *e, struct request *q)
 {
+    DI_ASSERT(!q->by_id.in && !q->due.in && !q->place.in && q->followers.n == 0);
     e->queue_visits += q->followers.visited;
     if (q->class)
         leave_class(e, q->class);
@@ -179,6 +185,7 @@ void di_core_wait(struct di_core *e, struct request *q)
 
 void di_core_unwait(struct di_core *e, struct request *q)
 {
+    DI_ASSERT(q->place.in && q->class->tenant->n_waiting > 0 && e->stats.waiting > 0);
     remove_place(e, q);
     q->class->tenant->n_waiting--;
     e->stats.waiting--;
@@ -186,6 +193,7 @@ void di_core_unwait(struct di_core *e, struct request *q)
 
 void di_core_set_leader(struct di_core *e, struct request *q, struct request *p, int64_t n, bool guessed)
 {
+    DI_ASSERT(q->place.in && q != p);
     remove_place(e, q);
     q->leader = p;
     q->guessed = guessed;
@@ -230,4 +238,77 @@ uint64_t di_core_queue_visits(const struct di_core *e)
 {
     return e->queue_visits + e->living.visited + e->due.visited + e->classes.visited + e->turns.visited + e->tenants.visited +
            e->debtors.visited;
+}
+
+/* ---------------------------------------------------------------- check */
+
+struct queue_counts {
+    int64_t living, waiting, following, ready, classes_ready, tenants_waiting;
+    const void *of; /* whose set is looked at */
+};
+
+static const char *check_follower(const void *of, void *ctx)
+{
+    const struct request *q = of;
+    struct queue_counts *t = ctx;
+    t->following++;
+    return q->leader != t->of || q->slot >= 0 ? "a follower does not wait for its leader" : NULL;
+}
+
+static const char *check_living(const void *of, void *ctx)
+{
+    const struct request *q = of;
+    struct queue_counts *t = ctx;
+    t->living++;
+    t->waiting += q->slot < 0;
+    t->of = q;
+    if (q->by_id.major != q->id || !q->class || q->place.in != (q->slot < 0))
+        return "a request that waits stands in no set, or one that runs in some";
+    return di_order_check(&q->followers, check_follower, t);
+}
+
+static const char *check_ready(const void *of, void *ctx)
+{
+    const struct request *q = of;
+    struct queue_counts *t = ctx;
+    t->ready++;
+    return q->class != t->of || q->leader || q->slot >= 0 ? "a request is not ready, or stands in another's class" : NULL;
+}
+
+static const char *check_class(const void *of, void *ctx)
+{
+    const struct waiting_class *c = of;
+    struct queue_counts *t = ctx;
+    t->classes_ready += c->ready.n > 0;
+    t->of = c;
+    if (c->turn.in != (c->ready.n > 0) || c->n_requests < c->ready.n || (c->turn.in && c->turn.size != di_order_least(&c->ready)))
+        return "a class's turn does not say what its queue says";
+    return di_order_check(&c->ready, check_ready, t);
+}
+
+static const char *check_tenant(const void *of, void *ctx)
+{
+    const struct tenant *x = of;
+    struct queue_counts *t = ctx;
+    t->tenants_waiting += x->n_waiting;
+    return x->debt.in != (x->n_classes == 0) ? "a tenant without requests is no debtor, or one with requests is" : NULL;
+}
+
+const char *di_core_check_queue(const struct di_core *e)
+{
+    struct queue_counts t = {0};
+    const char *wrong = di_order_check(&e->living, check_living, &t);
+    if (!wrong)
+        wrong = di_order_check(&e->classes, check_class, &t);
+    if (!wrong)
+        wrong = di_order_check(&e->tenants, check_tenant, &t);
+    if (!wrong)
+        wrong = di_order_check(&e->turns, NULL, NULL);
+    if (!wrong)
+        wrong = di_order_check(&e->due, NULL, NULL);
+    if (wrong)
+        return wrong;
+    if (t.waiting != e->stats.waiting || t.waiting != t.following + t.ready || t.waiting != t.tenants_waiting)
+        return "the counts of waiting requests are wrong";
+    return t.classes_ready != e->turns.n ? "a class has no turn, or one too many" : NULL;
 }

@@ -1,5 +1,6 @@
 #include "engine/pipeline.h"
 
+#include "base/assert.h"
 #include "base/clock.h"
 #include "base/threads.h"
 
@@ -120,6 +121,7 @@ static void make_step(struct di_pipeline *p, struct di_launch *l)
         struct di_lane *lane = &p->lanes[c->lane];
         if (lane->name && atomic_load(&p->dropped[c->lane]) == lane->name)
             lane->ended = true;
+        c->tokens = l->results; /* none, until rows of it are sampled */
         c->n_tokens = 0;
         c->n_computed = lane->ended ? 0 : c->n;
         if (lane->ended)
@@ -175,6 +177,7 @@ static void sample_rows(struct di_pipeline *p, struct di_launch *l)
 /* The token at `position` is decided. */
 static void append_token(struct di_lane *lane, int64_t position, int32_t id)
 {
+    DI_ASSERT(position >= lane->n_prompt && position < lane->n_limit);
     lane->tokens[position] = id;
     if (lane->counts)
         di_token_counts_add(lane->counts, id);
@@ -266,6 +269,14 @@ static void *work(void *arg)
 
 /* ---------------------------------------------------------------- engine's side */
 
+static bool is_done(struct di_pipeline *p, uint64_t number)
+{
+    pthread_mutex_lock(&p->lock);
+    bool done = p->done >= number;
+    pthread_mutex_unlock(&p->lock);
+    return done;
+}
+
 static bool allocate_launch(struct di_pipeline *p, struct di_launch *l)
 {
     size_t n = (size_t)p->params.lanes;
@@ -347,6 +358,7 @@ void di_pipeline_set_pages(struct di_pipeline *p, struct di_launch *l, int lane,
 {
     const struct di_kv_store *store = p->params.store;
     size_t row = (size_t)lane * (size_t)store->pages_per_slot, bytes = (size_t)n * sizeof *pages;
+    DI_ASSERT(lane >= 0 && lane < p->params.lanes && n <= store->pages_per_slot && l->n_page_spans < p->params.lanes);
     if (p->page_version[lane] == version)
         return;
     p->page_version[lane] = version;
@@ -415,6 +427,7 @@ void di_pipeline_drop(struct di_pipeline *p, uint64_t name)
 struct di_launch *di_pipeline_next(struct di_pipeline *p)
 {
     struct di_launch *l = &p->launches[(p->launched + 1) % 2];
+    DI_ASSERT(p->launched == 0 || is_done(p, p->launched - 1)); /* it had this place */
     l->number = p->launched + 1;
     l->n_chunks = l->n_copies = l->n_page_spans = 0;
     return l;
@@ -422,6 +435,8 @@ struct di_launch *di_pipeline_next(struct di_pipeline *p)
 
 void di_pipeline_launch(struct di_pipeline *p, struct di_launch *l)
 {
+    DI_ASSERT(l->number == p->launched + 1 && l == &p->launches[l->number % 2]);
+    DI_ASSERT(l->n_chunks <= p->params.lanes && l->n_copies <= p->params.lanes);
     pthread_mutex_lock(&p->lock);
     p->launched = l->number;
     pthread_cond_broadcast(&p->changed);
@@ -430,6 +445,7 @@ void di_pipeline_launch(struct di_pipeline *p, struct di_launch *l)
 
 void di_pipeline_wait(struct di_pipeline *p, struct di_launch *l)
 {
+    DI_ASSERT(l->number <= p->launched); /* else it would wait for ever */
     pthread_mutex_lock(&p->lock);
     while (p->done < l->number)
         pthread_cond_wait(&p->changed, &p->lock);

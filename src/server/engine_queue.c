@@ -1,5 +1,7 @@
 #include "server/engine_queue.h"
 
+#include "base/assert.h"
+
 #include <assert.h>
 #include <pthread.h>
 #include <stdalign.h>
@@ -86,6 +88,7 @@ void di_records_each(const struct di_buf *b, di_engine_queue_fn fn, void *ctx)
     for (size_t i = 0; i < b->n;) {
         struct copy *c = (void *)(b->p + i);
         di_output *o = &c->output;
+        DI_ASSERT(c->bytes >= sizeof *c && c->bytes % 16 == 0 && c->bytes <= b->n - i);
         i += c->bytes;
         o->alternatives = place_of(c, c->at.alternatives);
         o->error = place_of(c, c->at.error);

@@ -2,6 +2,8 @@
 #define _GNU_SOURCE /* accept4 */
 #include "server/http_impl.h"
 
+#include "base/assert.h"
+
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/in.h>
@@ -35,8 +37,21 @@ void di_http_touch(struct di_http_conn *c)
     c->http->dirty = c;
 }
 
+/* From which states one is entered, as bits. */
+#define FROM(state) (1u << DI_HTTP_##state)
+static const unsigned entered_from[] = {
+    [DI_HTTP_IDLE] = FROM(IDLE) | FROM(HEAD) | FROM(BODY) | FROM(PENDING), /* IDLE: the handshake is done; others: answered */
+    [DI_HTTP_HEAD] = FROM(IDLE),
+    [DI_HTTP_BODY] = FROM(HEAD),
+    [DI_HTTP_PENDING] = FROM(BODY),
+    [DI_HTTP_FLUSHING] = FROM(HEAD) | FROM(BODY) | FROM(PENDING),
+    [DI_HTTP_LINGERING] = FROM(FLUSHING),
+    [DI_HTTP_DEAD] = ~0u,
+};
+
 static void enter(struct di_http_conn *c, enum di_http_state state)
 {
+    DI_ASSERT(entered_from[state] >> c->state & 1u);
     c->state = state;
     c->since_ns = di_clock_ns();
     di_http_touch(c);
@@ -82,6 +97,7 @@ static void request_destroy(struct di_http_conn *c)
     if (!r)
         return;
     c->http->on.on_done(c->http->on.ctx, r);
+    DI_ASSERT(r->delivered || c->http->counters.reading >= r->body.n);
     if (!r->delivered)
         c->http->counters.reading -= r->body.n;
     di_buf_fini(&r->body);
@@ -103,6 +119,7 @@ static void conn_destroy(struct di_http_conn *c)
     *(c->prev ? &c->prev->next : &h->conns) = c->next;
     if (c->next)
         c->next->prev = c->prev;
+    DI_ASSERT(!c->dirty && h->counters.open > 0 && h->held_heads >= c->held_head);
     h->counters.open--;
     di_free(c);
 }

@@ -1,5 +1,7 @@
 #include "server/tenant.h"
 
+#include "base/assert.h"
+
 bool di_places_fit(const struct di_places *p, const struct di_tenant *t, size_t n)
 {
     size_t own = t->places[p->kind], tenants = p->tenants + (own == 0);
@@ -13,13 +15,16 @@ static void add(struct di_places *p, struct di_tenant *t, size_t n)
     p->tenants += t->places[p->kind] == 0 && n > 0;
     p->used += n;
     t->places[p->kind] += n;
+    DI_ASSERT(p->used >= t->places[p->kind] && (p->tenants > 0 || p->used == 0));
 }
 
 static void subtract(struct di_places *p, struct di_tenant *t, size_t n)
 {
+    DI_ASSERT(n <= t->places[p->kind] && t->places[p->kind] <= p->used);
     p->used -= n;
     t->places[p->kind] -= n;
     p->tenants -= t->places[p->kind] == 0 && n > 0;
+    DI_ASSERT((p->tenants == 0) == (p->used == 0));
 }
 
 bool di_places_change(struct di_places *p, struct di_tenant *t, size_t old, size_t n)
@@ -65,6 +70,7 @@ struct di_job *di_turns_next(struct di_turns *t)
     if (!owner)
         return NULL;
     struct di_job *job = owner->turn[t->kind].first;
+    DI_ASSERT(job); /* a tenant without jobs has no turn */
     t->first = owner->turn[t->kind].next;
     if (!t->first)
         t->last = &t->first;
