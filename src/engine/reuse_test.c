@@ -1,4 +1,4 @@
-/* also run on the hostile device, seeds 7 18 */
+/* also run on the hostile device, seed 7 */
 /* No wrong reuse: requests that share prefixes in a small pool, with evictions, cancels, preemption and tenants, give the same tokens and
  * the same log-probabilities as each one alone with an empty cache (src/cache/prefix.h promises; spec/model.md §8.1 exact). */
 #include "engine/core.h"

@@ -80,7 +80,8 @@ di_status di_golden_run(const struct di_golden *g, const struct di_golden_run *r
     TRY(di_model_open(g->dir, &p, m, err));
     TRY(di_kv_store_create((*m)->be, &(*m)->be->layout, 1, di_kv_blocks_for(g->n_ids), g->n_ids, s, err));
     struct di_backend *be = (*m)->be;
-    struct sink sink = {logits, (size_t)(*m)->c->vocab_size};
+    struct sink sink = {.vocab = (size_t)(*m)->c->vocab_size};
+    sink.logits = logits;
     struct di_score score = {.ids = g->ids,
                              .n = g->n_ids,
                              .chunk = run->chunk,
