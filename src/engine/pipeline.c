@@ -140,10 +140,10 @@ static void make_step(struct di_pipeline *p, struct di_launch *l)
 static void take_masks(struct di_pipeline *p, const struct di_launch *l, const struct di_launch_chunk *c)
 {
     struct di_lane *lane = &p->lanes[c->lane];
-    struct di_sample_task *task = &p->tasks[c->tokens - l->results];
     int n = sampled_rows(c);
     if (!n || !lane->masks)
         return;
+    struct di_sample_task *task = &p->tasks[c->tokens - l->results];
     lane->mask_status = lane->masks->wait(lane->masks->ctx, n, p->allowed, &lane->mask_error);
     for (int i = 0; i < n && lane->mask_status == DI_OK; i++)
         task[i].row.allowed = p->allowed[i];

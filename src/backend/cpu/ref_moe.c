@@ -70,6 +70,8 @@ static void expert(struct di_backend *be, const struct di_op_moe *d, const struc
 
 void ref_moe(struct di_backend *be, const struct di_op_moe *d)
 {
+    if (d->m == 0)
+        return;
     /* Ids of a row ascend, so walking the experts upward adds every row's slots in slot order. */
     size_t width = (size_t)d->d;
     float *xs = (float *)di_cpu_of(be)->shared + ref_matmul_floats((size_t)(d->d > d->f ? d->d : d->f)),
