@@ -3,6 +3,7 @@
 #include "vision/helper.h"
 
 #include "base/clock.h"
+#include "base/file.h"
 #include "vision/helper_protocol.h"
 
 #include <errno.h>
@@ -52,34 +53,13 @@ struct di_helpers {
 static int make_file(const char *name, const void *content, size_t n, unsigned seals)
 {
     int fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
-    const char *p = content;
     if (fd < 0)
         return -1;
-    bool ok = ftruncate(fd, (off_t)n) == 0;
-    for (size_t done = 0; ok && p && done < n;) {
-        ssize_t got = pwrite(fd, p + done, n - done, (off_t)done);
-        if (got < 0 && errno == EINTR)
-            continue;
-        ok = got > 0;
-        done += ok ? (size_t)got : 0;
-    }
+    bool ok = ftruncate(fd, (off_t)n) == 0 && (!content || di_file_write(fd, name, content, n, NULL) == DI_OK);
     if (ok && fcntl(fd, F_ADD_SEALS, seals | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0)
         return fd;
     close(fd);
     return -1;
-}
-
-static bool read_file(int fd, uint8_t *to, size_t n)
-{
-    for (size_t done = 0; done < n;) {
-        ssize_t got = pread(fd, to + done, n - done, (off_t)done);
-        if (got < 0 && errno == EINTR)
-            continue;
-        if (got <= 0)
-            return false;
-        done += (size_t)got;
-    }
-    return true;
 }
 
 /* ---------------------------------------------------------------- one helper */
@@ -143,7 +123,8 @@ static int await_end(struct di_helpers *pool, struct helper *h)
     return how;
 }
 
-/* The program with an empty environment, /dev/null as input and output, and its end of the socket: it has nothing else of ours. */
+/* The program with an empty environment, /dev/null as input, output and for errors, and its end of the socket: it has nothing else of ours.
+ * Instrumented programs keep the way for their reports. */
 static int spawn(const struct di_helpers *pool, int fd, size_t address_bytes, pid_t *pid)
 {
     char bytes[32], command[] = "image-worker", flag[] = "--address-bytes";
@@ -167,6 +148,9 @@ static int spawn(const struct di_helpers *pool, int fd, size_t address_bytes, pi
     int error = posix_spawn_file_actions_adddup2(&files, fd, DI_HELPER_FD);
     error = error ? error : posix_spawn_file_actions_addopen(&files, 0, "/dev/null", O_RDONLY, 0);
     error = error ? error : posix_spawn_file_actions_addopen(&files, 1, "/dev/null", O_WRONLY, 0);
+#ifndef DI_CHECKED
+    error = error ? error : posix_spawn_file_actions_addopen(&files, 2, "/dev/null", O_WRONLY, 0);
+#endif
     error = error ? error : posix_spawn_file_actions_addclosefrom_np(&files, DI_HELPER_FD + 1);
     error = error ? error : posix_spawn(pid, pool->program, &files, &attr, argv, envp);
     posix_spawnattr_destroy(&attr);
@@ -231,10 +215,10 @@ static void limit_cpu(const struct helper *h, int64_t seconds)
     clockid_t clock;
     struct timespec used = {0};
     struct rlimit r;
-    if (clock_getcpuclockid(h->pid, &clock) != 0 || clock_gettime(clock, &used) != 0)
+    if (clock_getcpuclockid(h->pid, &clock) != 0 || clock_gettime(clock, &used) != 0 || prlimit(h->pid, RLIMIT_CPU, NULL, &r) != 0)
         return;
-    r.rlim_cur = (rlim_t)(used.tv_sec + seconds + (used.tv_nsec > 0));
-    r.rlim_max = RLIM_INFINITY;
+    rlim_t end = (rlim_t)(used.tv_sec + seconds + (used.tv_nsec > 0));
+    r.rlim_cur = end < r.rlim_max ? end : r.rlim_max; /* an inherited hard limit stays, nobody but root may raise it */
     (void)prlimit(h->pid, RLIMIT_CPU, &r, NULL);
 }
 
@@ -374,7 +358,7 @@ static di_status run_order(struct di_helpers *pool, struct helper *h, const stru
     if (reply.status > DI_ERR_INTERNAL)
         reply.status = DI_ERR_INVALID;
     CHECK(reply.status == DI_OK, err, reply.status, "", "%s", reply.error.message);
-    CHECK(read_file(fds[1], canvas, order->canvas_bytes), err, DI_ERR_IO, "", "the canvas of the picture cannot be read");
+    TRY(di_file_pread(fds[1], "canvas", canvas, order->canvas_bytes, 0, err));
     if (pixel_crc)
         *pixel_crc = reply.pixel_crc;
 out:

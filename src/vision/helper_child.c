@@ -43,7 +43,8 @@ static size_t address_space(void)
     return (size_t)pages * (size_t)sysconf(_SC_PAGESIZE);
 }
 
-static void limit_resources(size_t address_bytes)
+/* False: its memory is not bounded. */
+static bool limit_resources(size_t address_bytes)
 {
     size_t used = address_space();
     limit(RLIMIT_CORE, 0);
@@ -52,17 +53,17 @@ static void limit_resources(size_t address_bytes)
     limit(RLIMIT_NOFILE, 16);
     if (!INSTRUMENTED && used)
         limit(RLIMIT_AS, used + address_bytes);
+    return used > 0;
 }
 
-/* Memory without execution, the one socket, and what the C library needs to say goodbye. Anything else ends the process. */
+/* Memory without execution, the one socket, and an end. Anything else ends the process: it can signal nobody, and not keep a signal from
+ * itself. */
 static bool filter_calls(void)
 {
     static const int plain[] = {
-        SCMP_SYS(read),   SCMP_SYS(write),         SCMP_SYS(recvmsg),         SCMP_SYS(sendmsg),      SCMP_SYS(sendto),
-        SCMP_SYS(close),  SCMP_SYS(munmap),        SCMP_SYS(mremap),          SCMP_SYS(brk),          SCMP_SYS(madvise),
-        SCMP_SYS(futex),  SCMP_SYS(exit),          SCMP_SYS(exit_group),      SCMP_SYS(getrandom),    SCMP_SYS(getpid),
-        SCMP_SYS(gettid), SCMP_SYS(tgkill),        SCMP_SYS(rt_sigreturn),    SCMP_SYS(rt_sigaction), SCMP_SYS(rt_sigprocmask),
-        SCMP_SYS(fstat),  SCMP_SYS(clock_gettime), SCMP_SYS(restart_syscall),
+        SCMP_SYS(read),   SCMP_SYS(write),      SCMP_SYS(recvmsg),   SCMP_SYS(sendmsg),       SCMP_SYS(sendto),          SCMP_SYS(close),
+        SCMP_SYS(munmap), SCMP_SYS(mremap),     SCMP_SYS(brk),       SCMP_SYS(madvise),       SCMP_SYS(futex),           SCMP_SYS(exit),
+        SCMP_SYS(fstat),  SCMP_SYS(exit_group), SCMP_SYS(getrandom), SCMP_SYS(clock_gettime), SCMP_SYS(restart_syscall),
     };
     scmp_filter_ctx filter = seccomp_init(SCMP_ACT_KILL_PROCESS);
     if (!filter)
@@ -136,8 +137,8 @@ int di_helper_serve(size_t address_bytes)
         return 1;
     snprintf(greeting.recipe, sizeof greeting.recipe, "%s", recipe.p);
     di_buf_fini(&recipe);
-    limit_resources(address_bytes);
-    greeting.confined = !INSTRUMENTED && filter_calls();
+    bool bounded = limit_resources(address_bytes);
+    greeting.confined = bounded && !INSTRUMENTED && filter_calls();
     if (!say(&greeting, sizeof greeting))
         return 1;
     while ((got = receive(&order, fds)) > 0) {

@@ -1,4 +1,5 @@
-/* What the pool and its helper processes say to each other: datagrams over a pair of sockets, both ends of the same build (the greeting tells).
+/* What the pool and its helper processes say to each other: datagrams over a pair of sockets, both ends of the same program (the greeting
+ * names its decoders).
  * Pictures and canvases are not in them but in two memory files, whose descriptors go with the order. */
 #ifndef DI_VISION_HELPER_PROTOCOL_H
 #define DI_VISION_HELPER_PROTOCOL_H

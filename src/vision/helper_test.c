@@ -32,14 +32,19 @@ static struct di_render_order order = {.canvas_width = 644, .canvas_height = 490
 
 /* ---- helpers that misbehave ---- */
 
-static void greet(void)
+static void greet_as(bool confined)
 {
-    struct di_helper_greeting g = {.confined = true};
+    struct di_helper_greeting g = {.confined = confined};
     struct di_buf b = {0};
     di_recipe_add_name(&b, &(struct di_picture_rules){0});
     snprintf(g.recipe, sizeof g.recipe, "%s", b.p);
     di_buf_fini(&b);
     send(DI_HELPER_FD, &g, sizeof g, MSG_NOSIGNAL);
+}
+
+static void greet(void)
+{
+    greet_as(true);
 }
 
 static bool take_order(void)
@@ -86,6 +91,13 @@ static int play_leave(void)
     return 3;
 }
 
+static int play_open_door(void)
+{
+    greet_as(false);
+    take_order();
+    return 3;
+}
+
 /* Replies that no honest helper gives: of the wrong length, with a status that does not exist, with a sentence that does not end. */
 static int play_liar(void)
 {
@@ -113,8 +125,9 @@ static const struct {
     {"other_version", play_other_version, DI_ERR_IO, "of last year"},
     {"crash", play_crash, DI_ERR_INVALID, "signal 11"},
     {"stop", play_stop, DI_ERR_LIMIT, "more than 700 ms"},
-    {"loop", play_loop, DI_ERR_LIMIT, "more than"},
+    {"loop", play_loop, DI_ERR_LIMIT, "more than 1 s of processor time"},
     {"leave", play_leave, DI_ERR_INVALID, "status 3"},
+    {"open_door", play_open_door, DI_ERR_INVALID, "status 3"},
     {"liar", play_liar, DI_ERR_INVALID, "xxx"},
     {"silent", play_silent, DI_ERR_IO, "does not start"},
 };
@@ -162,6 +175,74 @@ static void test_honest(void **state)
     assert_int_equal(counts.lost, 0);
     assert_int_equal(counts.running, 1);
     di_helpers_close(pool);
+}
+
+#ifndef DI_CHECKED
+/* The value behind a name in a file of /proc about a process. */
+static void read_fact(int64_t pid, const char *file, const char *name, char *value, size_t n)
+{
+    char path[64], line[256];
+    snprintf(path, sizeof path, "/proc/%lld/%s", (long long)pid, file);
+    FILE *f = fopen(path, "re");
+    assert_non_null(f);
+    value[0] = 0;
+    while (fgets(line, sizeof line, f))
+        if (strncmp(line, name, strlen(name)) == 0)
+            snprintf(value, n, "%s", line + strlen(name) + strspn(line + strlen(name), " \t"));
+    fclose(f);
+}
+
+/* A helper that greeted is shut in: the filter is in force where the system has one, memory is bounded, it starts nothing and leaves no
+ * core. */
+static void test_shut_in(void **state)
+{
+    static const char *const none[] = {"Max processes", "Max core file size", "Max file size"};
+    static uint8_t canvas[CANVAS_BYTES];
+    struct di_helpers *pool = open_pool(self, 1, 30000);
+    int64_t pid = 0;
+    char value[256];
+    (void)state;
+    assert_int_equal(render(pool, canvas, NULL), DI_OK);
+    assert_int_equal(di_helpers_pids(pool, &pid, 1), 1);
+    read_fact(pid, "status", "Seccomp:", value, sizeof value);
+    assert_string_equal(value, access("/proc/sys/kernel/seccomp/actions_avail", F_OK) == 0 ? "2\n" : "0\n");
+    read_fact(pid, "limits", "Max address space", value, sizeof value);
+    assert_true(strtoull(value, NULL, 10) > 0); /* not "unlimited" */
+    for (size_t i = 0; i < sizeof none / sizeof *none; i++) {
+        read_fact(pid, "limits", none[i], value, sizeof value);
+        assert_true(strncmp(value, "0 ", 2) == 0);
+    }
+    di_helpers_close(pool);
+}
+#endif
+
+static void count_warning(void *ctx, enum di_log_level level, const char *text)
+{
+    *(int *)ctx += level == DI_LOG_WARN && strstr(text, "not shut in") != NULL;
+}
+
+/* Of one that is not, the log says so once. */
+static void test_not_shut_in(void **state)
+{
+    struct di_helper_params p = di_helper_params_default;
+    static uint8_t canvas[CANVAS_BYTES];
+    char dir[] = "/tmp/deepinfer-helper-XXXXXX", path[128];
+    int warnings = 0;
+    struct di_log log = {.level = DI_LOG_INFO, .fn = count_warning, .ctx = &warnings};
+    struct di_helpers *pool;
+    (void)state;
+    assert_non_null(mkdtemp(dir));
+    snprintf(path, sizeof path, "%s/open_door", dir);
+    assert_int_equal(symlink(self, path), 0);
+    p.program = path;
+    p.log = &log;
+    assert_int_equal(di_helpers_open(&p, &pool, NULL), DI_OK);
+    for (int i = 0; i < 3; i++) /* it leaves each time */
+        assert_int_equal(render(pool, canvas, NULL), DI_ERR_INVALID);
+    assert_int_equal(warnings, 1);
+    di_helpers_close(pool);
+    unlink(path);
+    rmdir(dir);
 }
 
 static void test_misbehaviour(void **state)
@@ -274,9 +355,11 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_honest),
-        cmocka_unit_test(test_misbehaviour),
-        cmocka_unit_test(test_no_program),
-        cmocka_unit_test(test_signals),
+#ifndef DI_CHECKED
+        cmocka_unit_test(test_shut_in),
+#endif
+        cmocka_unit_test(test_not_shut_in), cmocka_unit_test(test_misbehaviour),
+        cmocka_unit_test(test_no_program),  cmocka_unit_test(test_signals),
     };
     if (argc > 1 && strcmp(argv[1], "image-worker") == 0) {
         const char *name = strrchr(argv[0], '/') + 1;
