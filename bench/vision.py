@@ -109,21 +109,27 @@ def processor():
         return next((line.split(":")[1].strip() for line in f if line.startswith("model name")), platform.machine())
 
 
+def commit():
+    return subprocess.run(["git", "-C", ROOT, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--binary", default=os.path.join(ROOT, "build", "deepinfer"))
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--write", action="store_true")
     args = parser.parse_args()
+    if tuple(int(x) for x in PIL.__version__.split(".")[:2]) >= (12, 2):
+        sys.exit("Pillow before 12.2 is needed: later ones scale tall pictures in another order (docs/spec/vision.md §5).")
     with tempfile.TemporaryDirectory() as folder:
         ours, pillow = compare_canvases(args.binary, folder, args.runs)
         decoders = list(compare_decoders(args.binary, folder, args.runs))
     names = sorted({name for _, _, name in ours}, key=["ref", "avx2", "avx512"].index)
     lines = ["# Pictures: canvases and decoders", "",
-             f"Command: `python bench/vision.py --runs {args.runs} --write`, {processor()}, one thread, processor time, best of {args.runs} runs (ours: of medians "
+             f"Command: `python bench/vision.py --runs {args.runs} --write`, commit {commit()}, {processor()}, one thread, processor time, best of {args.runs} runs (ours: of medians "
              f"of 3), the programs in turn. Pillow {PIL.__version__} with libjpeg-turbo {features.version('libjpeg_turbo')}. Other work on the machine makes "
              "absolute figures vary.", "",
-             "## Canvas from decoded RGB", "", "Scaling, placement and grey, milliseconds. The bytes are the same in all columns.", "",
+             "## Canvas from decoded RGB", "", "Scaling, placement and grey, milliseconds. Ours is measured over noise; equality of bytes: `canvas_test.c`, `tests/test_image.py`.", "",
              f"| picture | canvas | {' | '.join(names)} | Pillow | Pillow : {names[-1]} |", "| --- | --- |" + " --- |" * (len(names) + 2)]
     for w, h in SIZES:
         cw, ch, _ = plan(w, h)

@@ -118,7 +118,8 @@ static di_status look_at(const struct options *opt, struct di_helpers *helpers, 
     CHECK(canvas, err, DI_ERR_MEMORY, "", "out of memory");
     TRY(di_helpers_render(helpers, di_buf_str(&bytes), &order, canvas, &s->pixel_crc, err));
     s->canvas_crc = (uint32_t)crc32_z(0, canvas, (size_t)(s->plan.width * s->plan.height) * 3);
-    TRY(count_patches(canvas, s, limits.patch, err));
+    if (opt->json)
+        TRY(count_patches(canvas, s, limits.patch, err));
     if (opt->canvas)
         TRY(write_canvas(opt->canvas, canvas, &s->plan, err));
 out:

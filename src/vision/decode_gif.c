@@ -21,10 +21,14 @@ static int read_bytes(GifFileType *gif, GifByteType *to, int n)
     return (int)take;
 }
 
-static di_status broken(const struct reader *r, di_error *err)
+/* `code`: of a call that had no reader yet, else 0. */
+static di_status broken(const struct reader *r, int code, di_error *err)
 {
-    const char *why = r->at == r->job->n ? "it is cut short" : r->gif ? GifErrorString(r->gif->Error) : NULL;
-    return di_fail(err, DI_ERR_INVALID, "", "the GIF picture cannot be decoded: %s", why ? why : "its data are broken");
+    code = r->gif ? r->gif->Error : code;
+    bool no_memory = code == D_GIF_ERR_NOT_ENOUGH_MEM;
+    const char *why = r->at == r->job->n && !no_memory ? "it is cut short" : GifErrorString(code);
+    return di_fail(err, no_memory ? DI_ERR_MEMORY : DI_ERR_INVALID, "", "the GIF picture cannot be decoded: %s",
+                   why ? why : "its data are broken");
 }
 
 /* A palette that is a ramp of greys from 0 is no palette in the reference, so an index beyond it is a grey, too. With any other palette
@@ -48,20 +52,20 @@ static di_status open_frame(struct reader *r, di_error *err)
 {
     GifRecordType record;
     GifByteType *extension;
-    int code;
+    int code = 0;
     r->gif = DGifOpen(r, read_bytes, &code);
     if (!r->gif)
-        return broken(r, err);
+        return broken(r, code, err);
     for (;;) {
         if (DGifGetRecordType(r->gif, &record) == GIF_ERROR)
-            return broken(r, err);
+            return broken(r, 0, err);
         if (record == IMAGE_DESC_RECORD_TYPE)
-            return DGifGetImageDesc(r->gif) == GIF_ERROR ? broken(r, err) : DI_OK;
+            return DGifGetImageDesc(r->gif) == GIF_ERROR ? broken(r, 0, err) : DI_OK;
         if (record != EXTENSION_RECORD_TYPE || DGifGetExtension(r->gif, &code, &extension) == GIF_ERROR)
-            return broken(r, err);
+            return broken(r, 0, err);
         while (extension)
             if (DGifGetExtensionNext(r->gif, &extension) == GIF_ERROR)
-                return broken(r, err);
+                return broken(r, 0, err);
     }
 }
 
@@ -73,7 +77,7 @@ static di_status read_interlaced(struct reader *r, di_error *err)
     for (int pass = 0; pass < 4; pass++)
         for (int64_t y = starts[pass]; y < p->frame_height; y += steps[pass])
             if (DGifGetLine(r->gif, r->indices + (size_t)(y * p->frame_width), (int)p->frame_width) == GIF_ERROR)
-                return broken(r, err);
+                return broken(r, 0, err);
     return DI_OK;
 }
 
@@ -94,7 +98,7 @@ static di_status emit_rows(struct reader *r, di_error *err)
         if (line >= 0 && line < p->frame_height) {
             const uint8_t *indices = r->indices + (p->buffered ? line * p->frame_width : 0);
             if (!p->buffered && DGifGetLine(r->gif, r->indices, (int)p->frame_width) == GIF_ERROR)
-                return broken(r, err);
+                return broken(r, 0, err);
             for (int64_t x = 0; x < p->frame_width; x++)
                 memcpy(r->rgb + 3 * (p->frame_x + x), r->colours[indices[x]], 3);
         } else if (line == p->frame_height) {

@@ -114,7 +114,8 @@ di_status di_decode_jpeg(const struct di_decode_job *job, di_error *err)
     if (setjmp(r->leave) == 0)
         status = read_rows(r, job, err);
     else
-        status = di_fail(err, DI_ERR_INVALID, "", "the JPEG picture cannot be decoded: %s", r->sentence);
+        status = di_fail(err, r->errors.msg_code == JERR_OUT_OF_MEMORY ? DI_ERR_MEMORY : DI_ERR_INVALID, "",
+                         "the JPEG picture cannot be decoded: %s", r->sentence);
     jpeg_destroy_decompress(&r->jpeg);
     di_free(r->line);
     di_free(r->rgb);

@@ -1,4 +1,4 @@
-/* What the fuzzers of the decoders share: a file of one format through header, decoder and canvas, with limits that keep a run short. */
+/* What the fuzzers of the decoders share: a file of one format through header and decoder, with limits that keep a run short. */
 #ifndef DI_VISION_FUZZ_DECODER_H
 #define DI_VISION_FUZZ_DECODER_H
 

@@ -1,6 +1,28 @@
 #include "vision/header.h"
 
-di_status di_header_short(di_error *err, const char *format)
+/* Numbers at a place that the caller has checked. */
+static uint32_t read_be16(const uint8_t *p)
+{
+    return (uint32_t)p[0] << 8 | p[1];
+}
+static uint32_t read_le16(const uint8_t *p)
+{
+    return (uint32_t)p[1] << 8 | p[0];
+}
+static uint32_t read_le24(const uint8_t *p)
+{
+    return (uint32_t)p[2] << 16 | read_le16(p);
+}
+static uint32_t read_be32(const uint8_t *p)
+{
+    return read_be16(p) << 16 | read_be16(p + 2);
+}
+static uint32_t read_le32(const uint8_t *p)
+{
+    return read_le16(p + 2) << 16 | read_le16(p);
+}
+
+static di_status header_short(di_error *err, const char *format)
 {
     return di_fail(err, DI_ERR_INVALID, "", "the %s picture is cut short: it ends within its header", format);
 }
@@ -12,15 +34,15 @@ int di_exif_orientation(const uint8_t *p, size_t n)
     if (n < 8 || (memcmp(p, "II*\0", 4) != 0 && memcmp(p, "MM\0*", 4) != 0))
         return 1;
     bool little = p[0] == 'I';
-    size_t at = little ? di_le32(p + 4) : di_be32(p + 4);
+    size_t at = little ? read_le32(p + 4) : read_be32(p + 4);
     if (at > n - 2)
         return 1;
-    size_t entries = little ? di_le16(p + at) : di_be16(p + at);
+    size_t entries = little ? read_le16(p + at) : read_be16(p + at);
     at += 2;
     for (; entries > 0 && n - at >= 12; entries--, at += 12) {
         const uint8_t *e = p + at;
-        uint32_t tag = little ? di_le16(e) : di_be16(e), type = little ? di_le16(e + 2) : di_be16(e + 2);
-        uint32_t value = little ? di_le16(e + 8) : di_be16(e + 8);
+        uint32_t tag = little ? read_le16(e) : read_be16(e), type = little ? read_le16(e + 2) : read_be16(e + 2);
+        uint32_t value = little ? read_le16(e + 8) : read_be16(e + 8);
         if (tag == 0x0112)
             return type == 3 && value >= 1 && value <= 8 ? (int)value : 1;
     }
@@ -48,8 +70,8 @@ static di_status read_frame(const uint8_t *p, size_t n, int marker, struct di_pi
     components = p[5];
     CHECK(components == 1 || components == 3 || components == 4, err, DI_ERR_INVALID, "",
           "the JPEG picture has %d components; 1, 3 and 4 can be read", components);
-    out->stored_height = di_be16(p + 1);
-    out->stored_width = di_be16(p + 3);
+    out->stored_height = read_be16(p + 1);
+    out->stored_width = read_be16(p + 3);
     out->bits = 8;
     out->colour = components == 1 ? DI_COLOUR_GREY : components == 3 ? DI_COLOUR_RGB : DI_COLOUR_CMYK;
     out->buffered = marker == 0xc2 || marker == 0xca;
@@ -115,9 +137,9 @@ di_status di_header_jpeg(const uint8_t *p, size_t n, bool exif, struct di_pictur
         at += 2;
         if (marker == TEM || (marker >= RST0 && marker <= RST7))
             continue;
-        if (n - at < 2 || di_be16(p + at) > n - at)
+        if (n - at < 2 || read_be16(p + at) > n - at)
             break;
-        size_t bytes = di_be16(p + at);
+        size_t bytes = read_be16(p + at);
         CHECK(bytes >= 2 && marker != SOI, err, DI_ERR_INVALID, "", "the JPEG picture has a broken segment at byte %zu", at);
         TRY(jpeg_segment(p + at + 2, bytes - 2, marker, exif, out, err));
         at += bytes;
@@ -125,7 +147,7 @@ di_status di_header_jpeg(const uint8_t *p, size_t n, bool exif, struct di_pictur
             at = skip_entropy(p, n, at);
     }
     if (out->bits == 0 || out->scans == 0)
-        status = di_header_short(err, "JPEG");
+        status = header_short(err, "JPEG");
     if (!out->buffered)
         out->decode_bytes = 0;
 out:
@@ -138,7 +160,7 @@ out:
 static void walk_chunks(const uint8_t *p, size_t n, bool exif, struct di_picture *out)
 {
     for (size_t at = 8; n - at >= 12;) {
-        size_t bytes = di_be32(p + at);
+        size_t bytes = read_be32(p + at);
         const uint8_t *type = p + at + 4;
         if (bytes > n - at - 12 || memcmp(type, "IEND", 4) == 0 || (!exif && memcmp(type, "IDAT", 4) == 0))
             return;
@@ -160,14 +182,14 @@ di_status di_header_png(const uint8_t *p, size_t n, bool exif, struct di_picture
         [4] = {DI_COLOUR_GREY_ALPHA, 8 + 16},       [6] = {DI_COLOUR_RGBA, 8 + 16},
     };
     if (n < 33)
-        return di_header_short(err, "PNG");
+        return header_short(err, "PNG");
     const uint8_t *h = p + 16;
     int depth = h[8], kind = h[9], interlace = h[12];
-    if (di_be32(p + 8) != 13 || memcmp(p + 12, "IHDR", 4) != 0 || kind > 6 || !(kinds[kind].depths & depth) || (depth & (depth - 1)) ||
+    if (read_be32(p + 8) != 13 || memcmp(p + 12, "IHDR", 4) != 0 || kind > 6 || !(kinds[kind].depths & depth) || (depth & (depth - 1)) ||
         h[10] != 0 || h[11] != 0 || interlace > 1)
         return di_fail(err, DI_ERR_INVALID, "", "the PNG picture has a broken header");
-    out->stored_width = di_be32(h);
-    out->stored_height = di_be32(h + 4);
+    out->stored_width = read_be32(h);
+    out->stored_height = read_be32(h + 4);
     out->colour = kinds[kind].colour;
     out->bits = depth;
     out->buffered = interlace == 1;
@@ -189,12 +211,12 @@ static size_t skip_sub_blocks(const uint8_t *p, size_t n, size_t at)
 static di_status read_gif_frame(const uint8_t *p, size_t n, size_t at, struct di_picture *out, di_error *err)
 {
     if (n - at < 10)
-        return di_header_short(err, "GIF");
+        return header_short(err, "GIF");
     const uint8_t *d = p + at;
-    out->frame_x = di_le16(d);
-    out->frame_y = di_le16(d + 2);
-    out->frame_width = di_le16(d + 4);
-    out->frame_height = di_le16(d + 6);
+    out->frame_x = read_le16(d);
+    out->frame_y = read_le16(d + 2);
+    out->frame_width = read_le16(d + 4);
+    out->frame_height = read_le16(d + 6);
     out->buffered = d[8] >> 6 & 1;
     if (out->frame_x + out->frame_width > out->stored_width)
         out->stored_width = out->frame_x + out->frame_width;
@@ -204,7 +226,7 @@ static di_status read_gif_frame(const uint8_t *p, size_t n, size_t at, struct di
         out->palette = at + 9;
         out->palette_colours = 2 << (d[8] & 7);
         if (n - at - 9 < 3 * (size_t)out->palette_colours)
-            return di_header_short(err, "GIF");
+            return header_short(err, "GIF");
     }
     return DI_OK;
 }
@@ -213,10 +235,10 @@ di_status di_header_gif(const uint8_t *p, size_t n, bool exif, struct di_picture
 {
     (void)exif; /* GIF has none */
     if (n < 13)
-        return di_header_short(err, "GIF");
+        return header_short(err, "GIF");
     size_t at = 13;
-    out->stored_width = di_le16(p + 6);
-    out->stored_height = di_le16(p + 8);
+    out->stored_width = read_le16(p + 6);
+    out->stored_height = read_le16(p + 8);
     out->colour = DI_COLOUR_PALETTE;
     out->bits = 8;
     if (p[10] & 0x80) {
@@ -234,7 +256,7 @@ di_status di_header_gif(const uint8_t *p, size_t n, bool exif, struct di_picture
             out->fill = p[at + 2] & 1 ? p[at + 5] : 0;
         at = skip_sub_blocks(p, n, at + 1);
     }
-    return di_header_short(err, "GIF");
+    return header_short(err, "GIF");
 }
 
 /* ---------------------------------------------------------------- WebP */
@@ -250,7 +272,7 @@ static bool next_chunk(const uint8_t *p, size_t n, size_t *at, struct chunk *c)
 {
     if (*at > n || n - *at < 8)
         return false;
-    *c = (struct chunk){p + *at, p + *at + 8, di_le32(p + *at + 4)};
+    *c = (struct chunk){p + *at, p + *at + 8, read_le32(p + *at + 4)};
     if (c->bytes > n - *at - 8)
         return false;
     *at += 8 + c->bytes + (c->bytes & 1);
@@ -272,7 +294,7 @@ static bool read_stream(const uint8_t *file, const struct chunk *c, struct di_pi
     if (out->lossless) {
         if (c->bytes < 5 || b[0] != 0x2f)
             return false;
-        uint32_t v = di_le32(b + 1);
+        uint32_t v = read_le32(b + 1);
         out->frame_width = (v & 0x3fff) + 1;
         out->frame_height = (v >> 14 & 0x3fff) + 1;
         if (v >> 28 & 1)
@@ -281,8 +303,8 @@ static bool read_stream(const uint8_t *file, const struct chunk *c, struct di_pi
     }
     if (c->bytes < 10 || (b[0] & 1) || b[3] != 0x9d || b[4] != 0x01 || b[5] != 0x2a)
         return false;
-    out->frame_width = di_le16(b + 6) & 0x3fff;
-    out->frame_height = di_le16(b + 8) & 0x3fff;
+    out->frame_width = read_le16(b + 6) & 0x3fff;
+    out->frame_height = read_le16(b + 8) & 0x3fff;
     return true;
 }
 
@@ -306,9 +328,9 @@ static di_status read_webp_animation(const uint8_t *p, size_t n, size_t at, stru
             continue;
         if (c.bytes < 16)
             break;
-        int64_t w = (int64_t)di_le24(c.body + 6) + 1, h = (int64_t)di_le24(c.body + 9) + 1;
-        out->frame_x = 2 * (int64_t)di_le24(c.body);
-        out->frame_y = 2 * (int64_t)di_le24(c.body + 3);
+        int64_t w = (int64_t)read_le24(c.body + 6) + 1, h = (int64_t)read_le24(c.body + 9) + 1;
+        out->frame_x = 2 * (int64_t)read_le24(c.body);
+        out->frame_y = 2 * (int64_t)read_le24(c.body + 3);
         size_t first = (size_t)(c.body - p) + 16;
         di_status status = find_stream(p, first + c.bytes - 16, first, out, err);
         if (status == DI_OK && (out->frame_width != w || out->frame_height != h || out->frame_x + w > out->stored_width ||
@@ -328,7 +350,7 @@ di_status di_header_webp(const uint8_t *p, size_t n, bool exif, struct di_pictur
     out->bits = 8;
     out->colour = DI_COLOUR_RGB;
     if (!next_chunk(p, n, &at, &first))
-        return di_header_short(err, "WebP");
+        return header_short(err, "WebP");
     if (!chunk_is(&first, "VP8X")) {
         TRY(find_stream(p, n, 12, out, err));
         out->stored_width = out->frame_width;
@@ -336,8 +358,8 @@ di_status di_header_webp(const uint8_t *p, size_t n, bool exif, struct di_pictur
         return DI_OK;
     }
     CHECK(first.bytes >= 10, err, DI_ERR_INVALID, "", "the WebP picture has a broken header");
-    out->stored_width = (int64_t)di_le24(first.body + 4) + 1;
-    out->stored_height = (int64_t)di_le24(first.body + 7) + 1;
+    out->stored_width = (int64_t)read_le24(first.body + 4) + 1;
+    out->stored_height = (int64_t)read_le24(first.body + 7) + 1;
     out->animated = first.body[0] & 2;
     if (out->animated) {
         TRY(read_webp_animation(p, n, at, out, err));

@@ -36,7 +36,7 @@ struct di_picture {
     int scans;                           /* JPEG: 1 or more; else 0 */
     bool buffered;                       /* the decoder cannot give rows from top to bottom as it reads */
     bool lossless;                       /* WebP */
-    bool animated;                       /* only the first frame is used */
+    bool animated;                       /* WebP, PNG: only the first frame is used */
     /* GIF and animated WebP: where the first frame lies on the picture. Elsewhere the whole picture. */
     int64_t frame_x, frame_y, frame_width, frame_height;
     size_t payload, payload_bytes; /* WebP: the frame's bit stream in the file */
