@@ -38,6 +38,22 @@ struct cfg_part *cfg_rx(struct di_grammar *g, rx_id rx)
     return p;
 }
 
+struct cfg_part *cfg_repeat(struct di_grammar *g, struct cfg_part *part, uint32_t min, uint32_t max)
+{
+    struct cfg_part *p = cfg_part(g, CFG_REPEAT, &part, 1);
+    if (p)
+        p->min = min, p->max = max;
+    return p;
+}
+
+bool cfg_append(struct di_grammar *g, struct cfg_list *list, struct cfg_part *part)
+{
+    if (!gr_grow(g, (void **)&list->parts, &list->cap, list->n + 1, sizeof *list->parts))
+        return false;
+    list->parts[list->n++] = part;
+    return true;
+}
+
 uint32_t cfg_rule_named(struct di_grammar *g, struct di_str name, unsigned line)
 {
     struct cfg *c = g->cfg;

@@ -53,6 +53,14 @@ struct cfg {
 
 struct cfg_part *cfg_part(struct di_grammar *g, enum cfg_op op, struct cfg_part *const *parts, size_t n);
 struct cfg_part *cfg_rx(struct di_grammar *g, rx_id rx);
+/* `part`, min to max times; NULL without memory. */
+struct cfg_part *cfg_repeat(struct di_grammar *g, struct cfg_part *part, uint32_t min, uint32_t max);
+/* A growing list of parts, freed by its owner. */
+struct cfg_list {
+    struct cfg_part **parts;
+    size_t n, cap;
+};
+bool cfg_append(struct di_grammar *g, struct cfg_list *list, struct cfg_part *part);
 /* The rule of a name, made if it is new; NO_SCHEMA without memory. */
 uint32_t cfg_rule_named(struct di_grammar *g, struct di_str name, unsigned line);
 

@@ -244,10 +244,7 @@ static di_status read_item(struct reader *r, struct cfg_part **out)
             TRY(read_counts(r, &min, &max));
         else
             break;
-        struct cfg_part *inner = *out;
-        *out = cfg_part(g, CFG_REPEAT, &inner, 1);
-        if (*out)
-            (*out)->min = min, (*out)->max = max;
+        *out = cfg_repeat(g, *out, min, max);
     }
     if (!*out)
         return fail(r, DI_ERR_MEMORY, "no memory left");
@@ -255,51 +252,42 @@ out:
     return status;
 }
 
-/* A growing list of parts. */
-static bool append(struct reader *r, struct cfg_part ***list, size_t *n, size_t *cap, struct cfg_part *p)
-{
-    if (!gr_grow(r->g, (void **)list, cap, *n + 1, sizeof **list))
-        return false;
-    (*list)[(*n)++] = p;
-    return true;
-}
-
 static di_status read_sequence(struct reader *r, struct cfg_part **out)
 {
-    struct cfg_part **list = NULL, *p = NULL;
-    size_t n = 0, cap = 0;
+    struct cfg_list list = {0};
+    struct cfg_part *p = NULL;
     di_status status = DI_OK;
     for (space(r); r->at < r->s.n && peek(r) != '|' && peek(r) != ')' && !at_rule(r); space(r)) {
         TRY(read_item(r, &p));
-        if (!append(r, &list, &n, &cap, p)) {
+        if (!cfg_append(r->g, &list, p)) {
             status = fail(r, DI_ERR_MEMORY, "no memory left");
             goto out;
         }
     }
-    *out = n ? cfg_part(r->g, CFG_SEQUENCE, list, n) : cfg_rx(r->g, RX_EMPTY);
+    *out = list.n ? cfg_part(r->g, CFG_SEQUENCE, list.parts, list.n) : cfg_rx(r->g, RX_EMPTY);
 out:
-    di_free(list);
+    di_free(list.parts);
     return status;
 }
 
 static di_status read_either(struct reader *r, struct cfg_part **out)
 {
-    struct cfg_part **list = NULL, *p = NULL;
-    size_t n = 0, cap = 0;
+    struct cfg_list list = {0};
+    struct cfg_part *p = NULL;
     di_status status = DI_OK;
     if (++r->depth > 200)
         return fail(r, DI_ERR_LIMIT, "more than 200 groups inside each other");
     do {
         TRY(read_sequence(r, &p));
-        if (!append(r, &list, &n, &cap, p)) {
+        if (!cfg_append(r->g, &list, p)) {
             status = fail(r, DI_ERR_MEMORY, "no memory left");
             goto out;
         }
     } while (skip(r, "|"));
-    *out = cfg_part(r->g, CFG_EITHER, list, n);
+    *out = cfg_part(r->g, CFG_EITHER, list.parts, list.n);
     r->depth--;
 out:
-    di_free(list);
+    di_free(list.parts);
     return status;
 }
 

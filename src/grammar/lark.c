@@ -326,10 +326,7 @@ static di_status read_item(struct reader *r, struct cfg_part **out)
     } else
         repeated = false;
     if (repeated) {
-        struct cfg_part *inner = *out;
-        *out = cfg_part(g, CFG_REPEAT, &inner, 1);
-        if (*out)
-            (*out)->min = min, (*out)->max = max;
+        *out = cfg_repeat(g, *out, min, max);
     }
     if (!*out)
         return fail(r, DI_ERR_MEMORY, "no memory left");
@@ -337,18 +334,10 @@ out:
     return status;
 }
 
-static bool append(struct reader *r, struct cfg_part ***list, size_t *n, size_t *cap, struct cfg_part *p)
-{
-    if (!gr_grow(r->g, (void **)list, cap, *n + 1, sizeof **list))
-        return false;
-    (*list)[(*n)++] = p;
-    return true;
-}
-
 static di_status read_sequence(struct reader *r, struct cfg_part **out)
 {
-    struct cfg_part **list = NULL, *p = NULL;
-    size_t n = 0, cap = 0;
+    struct cfg_list list = {0};
+    struct cfg_part *p = NULL;
     di_status status = DI_OK;
     for (;;) {
         space(r, r->depth > 1); /* inside a group lines may break */
@@ -361,35 +350,35 @@ static di_status read_sequence(struct reader *r, struct cfg_part **out)
             continue;
         }
         TRY(read_item(r, &p));
-        if (!append(r, &list, &n, &cap, p)) {
+        if (!cfg_append(r->g, &list, p)) {
             status = fail(r, DI_ERR_MEMORY, "no memory left");
             goto out;
         }
     }
-    *out = n ? cfg_part(r->g, CFG_SEQUENCE, list, n) : cfg_rx(r->g, RX_EMPTY);
+    *out = list.n ? cfg_part(r->g, CFG_SEQUENCE, list.parts, list.n) : cfg_rx(r->g, RX_EMPTY);
 out:
-    di_free(list);
+    di_free(list.parts);
     return status;
 }
 
 static di_status read_either(struct reader *r, struct cfg_part **out)
 {
-    struct cfg_part **list = NULL, *p = NULL;
-    size_t n = 0, cap = 0;
+    struct cfg_list list = {0};
+    struct cfg_part *p = NULL;
     di_status status = DI_OK;
     if (++r->depth > 100)
         return fail(r, DI_ERR_LIMIT, "more than 100 groups inside each other");
     do {
         TRY(read_sequence(r, &p));
-        if (!append(r, &list, &n, &cap, p)) {
+        if (!cfg_append(r->g, &list, p)) {
             status = fail(r, DI_ERR_MEMORY, "no memory left");
             goto out;
         }
     } while (next_alternative(r) && skip(r, "|"));
-    *out = cfg_part(r->g, CFG_EITHER, list, n);
+    *out = cfg_part(r->g, CFG_EITHER, list.parts, list.n);
     r->depth--;
 out:
-    di_free(list);
+    di_free(list.parts);
     return status;
 }
 

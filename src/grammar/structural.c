@@ -38,14 +38,6 @@ static bool strings(const struct di_json *v)
     return true;
 }
 
-static struct cfg_part *repeat(struct di_grammar *g, struct cfg_part *p, uint32_t min, uint32_t max)
-{
-    struct cfg_part *out = cfg_part(g, CFG_REPEAT, &p, 1);
-    if (out)
-        out->min = min, out->max = max;
-    return out;
-}
-
 static struct cfg_part *schema_part(struct di_grammar *g, const struct di_json *schema)
 {
     struct cfg_part *p = cfg_part(g, CFG_JSON, NULL, 0);
@@ -127,12 +119,12 @@ static di_status build_triggered(struct di_grammar *g, const struct di_json *tag
         return status;
     struct cfg_part *text = text_without(g, triggers), *round[2] = {tag, text}, *both = cfg_part(g, CFG_SEQUENCE, round, 2);
     if (stop_after_first) {
-        struct cfg_part *once[2] = {text, at_least_one ? tag : repeat(g, tag, 0, 1)};
+        struct cfg_part *once[2] = {text, at_least_one ? tag : cfg_repeat(g, tag, 0, 1)};
         *out = cfg_part(g, CFG_SEQUENCE, once, 2);
         return DI_OK;
     }
     parts[0] = text;
-    parts[1] = repeat(g, both, at_least_one, RX_MANY);
+    parts[1] = cfg_repeat(g, both, at_least_one, RX_MANY);
     *out = cfg_part(g, CFG_SEQUENCE, parts, 2);
     return DI_OK;
 }
@@ -185,10 +177,10 @@ static di_status build(struct di_grammar *g, const struct di_json *v, unsigned d
         more[0] = text_part(g, m->text);
         more[1] = tag;
         parts[0] = tag;
-        parts[1] = repeat(g, cfg_part(g, CFG_SEQUENCE, more, 2), 0, flag(v, "stop_after_first") ? 0 : RX_MANY);
+        parts[1] = cfg_repeat(g, cfg_part(g, CFG_SEQUENCE, more, 2), 0, flag(v, "stop_after_first") ? 0 : RX_MANY);
         *out = cfg_part(g, CFG_SEQUENCE, parts, 2);
         if (!flag(v, "at_least_one"))
-            *out = repeat(g, *out, 0, 1);
+            *out = cfg_repeat(g, *out, 0, 1);
     } else {
         return di_fail(err, DI_ERR_UNSUPPORTED, "format", "the type \"%.*s\" of a structural tag is not enforced",
                        (int)(type->text.n < 60 ? type->text.n : 60), type->text.p);
