@@ -106,7 +106,6 @@ enum di_row_kind { DI_ROW_TEXT, DI_ROW_IMAGE, DI_ROW_PADDING };
 /* Shape of the cached state. G: blocks of 64 tokens, each with the compressed rows and the index-key rows of every KV source. S: per slot,
  * a ring of window rows for each layer and a ring of raw kv/gate rows for each ratio-2 source; slot of a ring = position mod rows. */
 #define DI_BLOCK_TOKENS 64
-#define DI_MAX_ROPE 512  /* most rotated pairs */
 #define DI_RING_ROWS 144 /* 128 + 2*5 + 1 rounded up (spec/dspark.md §4.2); only its last `sliding_window` rows are ever read */
 #define DI_TAIL_ROWS 16  /* a pending row and what a step of drafts and the wasted one behind it write (spec/dspark.md §4.4) */
 struct di_kv_layout {

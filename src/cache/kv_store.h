@@ -1,7 +1,7 @@
-/* Memory of the cached state: a pool of G blocks (64 tokens each) and, for each slot, its state (rings and tails) and page table (design:
- * two kinds of cached state). All of it is allocated at creation, blocks, states and the page table that ops read on the device; reserving
- * and releasing blocks moves numbers only, in the page tables of the leases. Who owns which block is block_pool.h's; what a block holds and whether others may share it is prefix.h's, if an index is created over `pool`. Not thread-safe:
- * the engine's thread owns it. */
+/* Memory of the cached state: a pool of G blocks (64 tokens each) and, for each slot, its state (rings and tails) and page table
+ * (docs/design.md, cached state). All of it is allocated at creation, blocks, states and the page table that ops read on the device;
+ * reserving and releasing blocks moves numbers only, in the page tables of the leases. Who owns which block is block_pool.h's; what a block
+ * holds and whether others may share it is prefix.h's, if an index is created over `pool`. Not thread-safe: the engine's thread owns it. */
 #ifndef DI_CACHE_KV_STORE_H
 #define DI_CACHE_KV_STORE_H
 

@@ -1,4 +1,4 @@
-/* Snapshots of S, the per-sequence state (design: two kinds of cached state): what a request needs, besides G, to go on at a position T
+/* Snapshots of S, the per-sequence state (docs/design.md, cached state): what a request needs, besides G, to go on at a position T
  * exactly as if it had computed everything before. Of every ring that is the window below T, of every tail its last raw rows; the n-gram
  * history comes from the tokens. A snapshot also serves resumption up to `rollback` tokens before T, which is what a prompt that was seen
  * to its end needs: its last row must be computed again for the logits.
@@ -59,8 +59,8 @@ void di_state_touch(struct di_state_pool *p, int32_t s); /* make it the newest *
 /* Whether the rows that a snapshot at `at` needs are still in the slot, when rows up to `written` (exclusive, >= at) were written: a step
  * that was launched before the end was known overwrites old rows of the rings (spec/dspark.md §4.2, §4.4). */
 bool di_state_can_save(const struct di_state_pool *p, int64_t at, int64_t written);
-/* Copy, in launch order, between a slot and snapshot s, whose `at` is set. After load every row that positions >= resume read (resume in [at - rollback,
- * at]) is bit-equal to what was saved; other rows of the slot are untouched. */
+/* Copy, in launch order, between a slot and snapshot s, whose `at` is set. After load every row that positions >= resume read (resume in
+ * [at - rollback, at]) is bit-equal to what was saved; other rows of the slot are untouched. */
 void di_state_store(struct di_state_pool *p, int32_t s, const struct di_kv *kv, int slot);
 void di_state_load(struct di_state_pool *p, int32_t s, const struct di_kv *kv, int slot);
 

@@ -13,7 +13,8 @@ static int cursor_rows(const struct di_core_config *config)
     return 1 + config->drafts;
 }
 
-/* Positions behind a request's last one that rows of guesses may be written to: those of a launch and of the wasted one behind it. */
+/* Positions behind a request's last one for rows of guesses: of a launch and of the wasted one behind it. A device that does not know the end
+ * writes there (spec/dspark.md §6.6); this worker stops at the limit. */
 static int slack_rows(const struct di_core_config *config)
 {
     return config->drafts ? 2 * cursor_rows(config) : 0;

@@ -2,13 +2,6 @@
 
 #include "engine/pipeline.h"
 
-/* What was called is done, and right. */
-static di_status finish(struct di_model *m, di_error *err)
-{
-    di_status status = di_backend_finish(m->be, err);
-    return status == DI_OK ? di_model_check(m, err) : status;
-}
-
 void di_score_plan(const struct di_config *c, di_memory_plan *plan)
 {
     di_memory_region r = {
@@ -53,10 +46,11 @@ di_status di_score_run(struct di_model *m, struct di_kv_store *s, const struct d
             rows = count - i < DI_LOGIT_ROWS ? count - i : DI_LOGIT_ROWS;
             di_model_head(m, i, rows, logits);
             be->ops->copy(be, &(struct di_op_copy){1, &(struct di_copy_span){seen, logits, (size_t)rows * row_bytes}});
-            TRY(finish(m, err));
+            TRY(di_model_finish(m, err));
             TRY(a->rows(a->ctx, at + n - count + i, rows, seen, err));
         }
-        TRY(finish(m, err));
+        if (count == 0)
+            TRY(di_model_finish(m, err));
     }
 out:
     di_device_free(be, logits);

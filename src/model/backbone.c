@@ -218,6 +218,12 @@ di_status di_model_check(const struct di_model *m, di_error *err)
     return di_checkpoint_check(&m->ck, err); /* rows of tables that are read in place: those that were loaded? */
 }
 
+di_status di_model_finish(struct di_model *m, di_error *err)
+{
+    di_status status = di_backend_finish(m->be, err);
+    return status == DI_OK ? di_model_check(m, err) : status;
+}
+
 di_status di_model_step(struct di_model *m, const struct di_step *step, di_error *err)
 {
     di_status status = di_model_launch(m, step, err);
@@ -225,6 +231,5 @@ di_status di_model_step(struct di_model *m, const struct di_step *step, di_error
         return status;
     if (step->n_logits > 0)
         di_model_head(m, 0, step->n_logits, step->logits);
-    status = di_backend_finish(m->be, err);
-    return status == DI_OK ? di_model_check(m, err) : status;
+    return di_model_finish(m, err);
 }

@@ -179,7 +179,7 @@ static void every_field_is_bound(void **state)
             check_engram(m, m->c->engram_layer_ids[e]);
         check_matrix(m, &m->head, m->c->vocab_size, m->c->hidden_size, "head", 0, 0);
         check_vector(m, m->norm, "norm.weight", 0);
-        float frequencies[DI_MAX_ROPE];
+        float frequencies[512];
         size_t n = (size_t)(m->c->qk_rope_head_dim / 2) * sizeof(float);
         di_rope_freq_main(m->c, frequencies);
         assert_memory_equal(m->rope_main, frequencies, n);

@@ -90,8 +90,6 @@ di_status di_model_open(const char *dir, const struct di_model_params *params, s
     di_arena_init(&m->arena);
     TRY(di_checkpoint_open(dir, &m->ck, err));
     m->c = &m->ck.config;
-    CHECK(m->c->qk_rope_head_dim / 2 <= DI_MAX_ROPE, err, DI_ERR_LIMIT, "qk_rope_head_dim", "%d rotated channels are more than %d",
-          m->c->qk_rope_head_dim, 2 * DI_MAX_ROPE);
     CHECK(params->max_rows > 0 && params->max_context > 0 && params->max_context <= m->c->max_position_embeddings, err, DI_ERR_INVALID,
           "context", "the context must be between 1 and the model's %lld tokens", (long long)m->c->max_position_embeddings);
     struct di_backend_params bp = backend_params(m->c, params);
@@ -99,10 +97,10 @@ di_status di_model_open(const char *dir, const struct di_model_params *params, s
     TRY(di_checkpoint_digest(&m->ck, DI_DIGEST_WHOLE, m->digest, err));
     TRY(load_engram_tables(m, params->token_map, err));
     TRY(load_weights(m, err));
-    m->activation_bytes = di_forward_bytes(m->be, params->max_rows);
-    m->activations = di_device_alloc(m->be, m->activation_bytes);
+    size_t activation_bytes = di_forward_bytes(m->be, params->max_rows);
+    m->activations = di_device_alloc(m->be, activation_bytes);
     m->row_staging = di_staging_alloc(m->be, di_step_rows_bytes(m->c, params->max_rows));
-    CHECK(m->activations && m->row_staging, err, DI_ERR_MEMORY, "", "out of memory for %zu bytes of activations", m->activation_bytes);
+    CHECK(m->activations && m->row_staging, err, DI_ERR_MEMORY, "", "out of memory for %zu bytes of activations", activation_bytes);
     TRY(di_checkpoint_check(&m->ck, err)); /* all of it was read while it was the same */
     *out = m;
     m = NULL;

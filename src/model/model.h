@@ -70,7 +70,7 @@ struct di_model {
     const uint8_t DI_DEVICE *embed, *norm;
     struct di_weight head;
     void DI_DEVICE *weights; /* one region of all that is packed, copied or derived (bind.h) */
-    size_t weight_bytes, activation_bytes;
+    size_t weight_bytes;
     const float DI_DEVICE *rope_main, *rope_compress; /* frequencies [qk_rope_head_dim / 2] */
     struct di_engram engram;
     int32_t *token_map;
@@ -129,8 +129,8 @@ struct di_step {
     float DI_DEVICE *features; /* NULL, or act [m, n_dspark_targets * hidden_size]: the DSpark taps; rows before a tail are left alone */
     const struct di_trace *trace;
 };
-/* Computes a step: it is done on return. DI_ERR_IO when a file of the checkpoint has changed since it was opened: what was computed may be wrong, and so it stays.
- * DI_ERR_INVALID for ids outside the vocabulary, too many rows, or logits of a dropped row, DI_ERR_UNSUPPORTED for a tail where there is no
+/* Computes a step: it is done on return. DI_ERR_IO when a file of the checkpoint has changed since it was opened: what was computed may be
+ * wrong, and so it stays. DI_ERR_INVALID for ids outside the vocabulary, too many rows, or logits of a dropped row, DI_ERR_UNSUPPORTED for a tail where there is no
  * decoder half: nothing was changed then. */
 di_status di_model_step(struct di_model *m, const struct di_step *step, di_error *err);
 /* The same in parts, for a pipeline. A launch enqueues everything up to the head; the step and what it names stay as they are until it is
@@ -140,6 +140,8 @@ di_status di_model_launch(struct di_model *m, const struct di_step *step, di_err
 void di_model_head(struct di_model *m, int first, int n, float DI_DEVICE *logits);
 /* When all of it is done: DI_ERR_IO as above. */
 di_status di_model_check(const struct di_model *m, di_error *err);
+/* Wait until all that was launched is done, then ask that. */
+di_status di_model_finish(struct di_model *m, di_error *err);
 
 /* What of a layer's shape the config says: all fields before the weights. Backbone, then the stages of the draft. */
 void di_layer_shape(const struct di_config *c, int l, struct di_layer *out);

@@ -132,9 +132,9 @@ void ref_hc_mean(struct di_backend *be, const struct di_op_hc_mean *d)
     for (int i = 0; i < d->m; i++) {
         const float *x = (const float *)d->x + (size_t)i * (size_t)(d->streams * d->d);
         int to = d->to ? d->to[i] : i;
-        float *y = (float *)d->y + (int64_t)to * d->ld;
         if (to < 0)
             continue;
+        float *y = (float *)d->y + (int64_t)to * d->ld;
         for (int c = 0; c < d->d; c++) {
             float sum = 0;
             for (int s = 0; s < d->streams; s++)

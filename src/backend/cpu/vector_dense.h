@@ -182,9 +182,9 @@ static void hc_mean_rows(struct di_cpu *cpu, const void *desc, int thread, di_ra
     for (int64_t i = rows.begin; i < rows.end; i++) {
         const float *x = (const float *)d->x + i * d->streams * d->d;
         int64_t to = d->to ? d->to[i] : i;
-        float *y = (float *)d->y + to * d->ld;
         if (to < 0)
             continue;
+        float *y = (float *)d->y + to * d->ld;
         for (int c = 0; c < d->d; c += 16) {
             vf sum = vf_zero();
             for (int s = 0; s < d->streams; s++)

@@ -442,7 +442,10 @@ static void vec_index_select(struct di_backend *be, const struct di_op_index_sel
     struct index_job j = {cpu, d, 0};
     int64_t flop_of_key = 2 * (int64_t)d->heads * d->d / 4; /* an integer product costs a quarter */
     if (d->m > 0 && (d->m >= 2 * cpu->threads || cpu->threads == 1)) {
-        vec_rows(be, d->m, flop_of_key * row_pool(d, d->m - 1).count, index_select_rows, d);
+        int64_t keys = 0; /* rows may differ, and the last ones may be padding */
+        for (int i = 0; i < d->m; i++)
+            keys += row_pool(d, i).count;
+        vec_rows(be, d->m, flop_of_key * keys / d->m, index_select_rows, d);
         return;
     }
     for (int i = 0; i < d->m; i++) {
