@@ -70,9 +70,9 @@ static void test_the_urgent_one_gets_its_blocks(void **state)
     }
     assert_in_range(di_core_stats(f.core).preempted, 5, 6);
     run(&f);
-    right(&f, &urgent);
+    right(&urgent);
     for (int i = 0; i < 8; i++)
-        right(&f, &small[i]);
+        right(&small[i]);
     fixture_close(&f);
 }
 
@@ -95,9 +95,9 @@ static void test_no_preemption_in_vain(void **state)
     send(&f, &urgent);
     run(&f);
     assert_int_equal(di_core_stats(f.core).preempted, 0);
-    right(&f, &equal);
-    right(&f, &worse);
-    right(&f, &urgent);
+    right(&equal);
+    right(&worse);
+    right(&urgent);
     fixture_close(&f);
 }
 
@@ -307,8 +307,8 @@ static void test_a_short_prompt_overtakes(void **state)
             step(&f);
         assert_int_equal(small.n_got, order == DI_PREFILL_SHORTEST ? 1 : 0);
         run(&f);
-        right(&f, &big);
-        right(&f, &small);
+        right(&big);
+        right(&small);
         fixture_close(&f);
     }
 }
@@ -476,9 +476,9 @@ static void test_no_memory_at_the_start(void **state)
         assert_int_equal(w[1].starts, 0);
         run(&f);
         if (w[2].end != DI_END_ERROR) /* it was next in the same step */
-            right(&f, &w[2]);
+            right(&w[2]);
         if (n == 0)
-            right(&f, &w[0]);
+            right(&w[0]);
         send(&f, &w[0]);
     }
     run(&f);
@@ -507,7 +507,7 @@ static void test_a_crowd_waits_for_its_beginning(void **state)
     run(&f);
     assert_true(di_core_stats(f.core).prompt_rows <= COMMON + MANY * 20); /* not that of each */
     for (int i = 0; i < MANY; i++)
-        right(&f, &w[i]);
+        right(&w[i]);
     fixture_close(&f);
 }
 

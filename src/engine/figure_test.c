@@ -45,7 +45,7 @@ static void figure_15_1_prefill_in_the_next_step(void **state)
     }
     run(&f);
     for (int i = 0; i < 3; i++)
-        right(&f, &w[i]);
+        right(&w[i]);
     fixture_close(&f);
 }
 
@@ -62,11 +62,11 @@ static void whole_again(struct fixture *f, int batch, int blocks)
     assert_int_equal(di_core_stats(f->core).running, batch);
     run(f);
     for (int i = 0; i < batch; i++)
-        right(f, &w[i]);
+        right(&w[i]);
     all = watch(room[0], blocks * 64 - 2, 2, 77);
     send(f, &all);
     run(f);
-    right(f, &all);
+    right(&all);
 }
 
 /* Abort after any number of steps: queued behind another, in the prompt, decoding, finishing, preempted. Where it hits is the sum over k.
@@ -98,7 +98,7 @@ static void abort_after(int k, bool behind, bool preempted, int *states_met)
     states_met[3] += !known;
     run(&f);
     assert_true(w.over && (!known || w.end == DI_END_CANCELLED));
-    right(&f, &w);
+    right(&w);
     assert_null(di_null_left(f.core, &f.model)); /* before others use the same places */
     whole_again(&f, preempted || behind ? 1 : 3, 8);
     fixture_close(&f);
@@ -141,8 +141,8 @@ static void figure_15_3_no_preemption_without_need(void **state)
     assert_true(run(&f) < 280);
     assert_int_equal(di_core_stats(f.core).preempted, 0);
     for (int i = 0; i < 3; i++)
-        right(&f, &w[i]);
-    right(&f, &lone);
+        right(&w[i]);
+    right(&lone);
     fixture_close(&f);
 }
 
@@ -167,9 +167,9 @@ static void figure_15_3_a_victim_makes_progress_first(void **state)
             send(&f, &urgent[sent++]);
         }
     for (int i = 0; i < 2; i++)
-        right(&f, &victim[i]);
+        right(&victim[i]);
     for (int i = 0; i < sent; i++)
-        right(&f, &urgent[i]);
+        right(&urgent[i]);
     assert_true(starts > 12);
     assert_true(di_core_stats(f.core).preempted >= (uint64_t)starts - 2); /* the last token may be on its way when somebody gives way */
     fixture_close(&f);
@@ -199,10 +199,10 @@ static void figure_15_5_others_overtake(void **state)
     }
     assert_true(big.over);
     run(&f);
-    right(&f, &first);
-    right(&f, &big);
+    right(&first);
+    right(&big);
     for (int i = 0; i < sent; i++)
-        right(&f, &small[i]);
+        right(&small[i]);
     fixture_close(&f);
 }
 
@@ -238,9 +238,9 @@ static void figure_15_5_prompts_take_turns(void **state)
         }
         assert_true(sent > 20); /* they had their share */
         run(&f);
-        right(&f, &big);
+        right(&big);
         for (int i = 0; i < sent; i++)
-            right(&f, &small[i]);
+            right(&small[i]);
         fixture_close(&f);
     }
 }
@@ -271,7 +271,7 @@ static void figure_15_6_invalid_id_is_an_error_with_position(void **state)
     w = watch(room, 100, 4, 1);
     send(&f, &w);
     run(&f);
-    right(&f, &w);
+    right(&w);
     fixture_close(&f);
 }
 
@@ -413,7 +413,7 @@ static void figure_15_15_prefill_steps_overlap(void **state)
     }
     gate.open = INT32_MAX;
     run(&f);
-    right(&f, &w);
+    right(&w);
     fixture_close(&f);
 }
 

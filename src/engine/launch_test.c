@@ -38,7 +38,7 @@ static void test_guesses(void **state)
         }
         run(&f);
         for (int i = 0; i < 6; i++) {
-            right(&f, &w[i]);
+            right(&w[i]);
             assert_int_equal(w[i].n_got, 150 + i);
         }
         struct di_core_stats s = di_core_stats(f.core);
@@ -66,7 +66,7 @@ static void test_penalties(void **state)
         send(&f, &w);
         send(&f, &other);
         run(&f);
-        right(&f, &other);
+        right(&other);
         if (drafts == 0)
             memcpy(want, room[0] + 20, sizeof want);
         assert_memory_equal(want, room[0] + 20, sizeof want);
@@ -133,7 +133,7 @@ static void test_tiles(void **state)
         }
         run(&f);
         for (int i = 0; i < MOST; i++)
-            right(&f, &w[i]);
+            right(&w[i]);
         fixture_close(&f);
     }
 }
@@ -150,9 +150,9 @@ struct provider {
     int64_t at;
     int n;
     bool asked, ready, ending; /* asked: by start, until the masks are ready */
-    int delay_us;              /* negative: none, ready before wait asks */
-    int fail_at, asks;         /* the ask that fails; 0 = none */
-    int late, most, released;
+    int delay_us;
+    int fail_at, asks;               /* the ask that fails; 0 = none */
+    int late, most, early, released; /* early: asks behind the release */
     uint64_t sets[DI_MAX_DRAFTS + 1];
 };
 
@@ -193,6 +193,7 @@ static void start(void *ctx, const int32_t *tokens, int64_t at, int n)
     pthread_mutex_lock(&p->lock);
     while (p->asked) /* of a launch that failed */
         pthread_cond_wait(&p->changed, &p->lock);
+    p->early += p->released > 0;
     p->tokens = tokens;
     p->at = at;
     p->n = n;
@@ -209,6 +210,7 @@ static di_status wait_for(void *ctx, int n, const uint64_t **allowed, di_error *
     struct provider *p = ctx;
     pthread_mutex_lock(&p->lock);
     p->late += !p->ready;
+    p->early += p->released > 0;
     while (!p->ready)
         pthread_cond_wait(&p->changed, &p->lock);
     pthread_mutex_unlock(&p->lock);
@@ -241,6 +243,7 @@ static void provider_close(struct provider *p)
     pthread_mutex_destroy(&p->lock);
     pthread_cond_destroy(&p->changed);
     assert_int_equal(p->released, 1);
+    assert_int_equal(p->early, 0);
 }
 
 #define MASKED 3
@@ -276,7 +279,7 @@ static void run_masked(const struct di_core_config *config, int delay_us, struct
         memcpy(answers[i], answer, sizeof answers[i]);
     }
     for (int i = MASKED; i < MASKED + OTHERS; i++)
-        right(&f, &w[i]);
+        right(&w[i]);
     fixture_close(&f);
 }
 
@@ -317,7 +320,7 @@ static void test_masks_that_fail(void **state)
         send(&f, &w);
         send(&f, &other);
         run(&f);
-        right(&f, &other);
+        right(&other);
         assert_true(w.over && w.end == DI_END_ERROR);
         assert_string_equal(w.err.message, "nothing may follow");
         assert_true(config.drafts ? w.n_got >= at - 1 : w.n_got == at - 1);

@@ -303,7 +303,7 @@ static void test_shared_rows_are_computed_once(void **state)
             assert_int_equal(s.cached_tokens, saved);
         assert_int_equal(s.decode_rows, 0);
         for (int i = 0; i < SHARERS; i++)
-            assert_null(di_watch_wrong(&t.w[i], &t.model));
+            assert_null(di_watch_wrong(&t.w[i]));
         sharing_close(&t);
     }
 }
@@ -326,7 +326,7 @@ static void test_cancelled_leader(void **state)
     run(&t);
     struct di_core_stats s = di_core_stats(t.e);
     for (int i = 1; i < 4; i++)
-        assert_true(t.w[i].over && t.w[i].n_got == 1 && !di_watch_wrong(&t.w[i], &t.model));
+        assert_true(t.w[i].over && t.w[i].n_got == 1 && !di_watch_wrong(&t.w[i]));
     assert_true(s.prompt_rows < 300 + 3 * 100 + 4 * 48);
     sharing_close(&t);
 }

@@ -83,7 +83,7 @@ static void report_51_restored_state_is_of_the_same_conversation(void **state)
         }
         run(&f);
         for (int k = 0; k < 3; k++) {
-            right(&f, &now[k]->w);
+            right(&now[k]->w);
             talk_go_on(now[k], 0, 1 + (int)(rng() % 40));
         }
     }
@@ -113,7 +113,7 @@ static void report_54_nothing_of_an_aborted_prompt_leaks(void **state)
             if (steps % 2)
                 run(&f); /* else the victim starts while the donor leaves */
             ask(&f, &victim);
-            right(&f, &donor);
+            right(&donor);
             int common = 16 * (steps - 2) < shared ? 16 * (steps - 2) : shared; /* the last step or two were under way */
             int hit = common / 64 * 64 - REPLAY;
             assert_true(victim.cached <= shared);
@@ -167,7 +167,7 @@ static void report_59_steady_batches_lose_no_slot_and_no_block(void **state)
         assert_int_equal(di_core_stats(f.core).waiting, 0);
         run(&f);
         for (int i = 0; i < 8; i++)
-            right(&f, &w[i]);
+            right(&w[i]);
         const char *left = di_null_left(f.core, &f.model);
         if (left)
             fail_msg("round %d: %s", round, left);
@@ -190,7 +190,7 @@ static void report_77_reuse_grows_with_an_append_only_text(void **state)
         uint64_t rows = di_core_stats(f.core).prompt_rows;
         talk_ask(&f, &t, 9);
         run(&f);
-        right(&f, &t.w);
+        right(&t.w);
         assert_int_equal(t.w.cached, before);
         assert_int_equal(di_core_stats(f.core).prompt_rows - rows, t.n - before);
         before = t.n + t.w.n_got - 1; /* the last token was never computed */
@@ -245,7 +245,7 @@ static void report_81_final_state_does_not_evict_the_useful_one(void **state)
         for (int turn = 0; turn < 25; turn++) {
             talk_ask(&f, &t, 20);
             run(&f);
-            right(&f, &t.w);
+            right(&t.w);
             assert_true(t.w.cached >= useful);
             useful = hidden ? t.n : t.n + t.w.n_got - 1;
             talk_go_on(&t, hidden, 11);
@@ -272,7 +272,7 @@ static void report_83_a_follow_up_at_once_finds_the_answer(void **state)
         send(&f, &t.w);
         for (int i = 0; i < 200 && !t.w.over; i++)
             step(&f);
-        right(&f, &t.w);
+        right(&t.w);
         assert_int_equal(t.w.cached, before);
         ends[t.w.end == DI_END_STOP]++;
         before = t.n + t.w.n_got - 1;
@@ -303,7 +303,7 @@ static void two_sessions(int blocks, bool together)
         }
         run(&f);
         for (int s = 0; s < 2; s++) {
-            right(&f, &w[s]);
+            right(&w[s]);
             assert_int_equal(w[s].cached, before[s]);
             before[s] = n[s] + w[s].n_got - 1;
             fill(room[s] + n[s] + w[s].n_got, 14, (uint32_t)(turn * 2 + s + 10));
@@ -371,9 +371,9 @@ static void report_A3_a_repeat_in_another_slot(void **state)
             assert_memory_equal(cold, room[0] + n, sizeof cold);
             int full = (n + 9) / 64 * 64, found = full < n - 1 ? full : n - 1; /* without states only full blocks are kept */
             assert_int_equal(w.cached, states ? n - 1 : found / 2 * 2 > REPLAY ? found / 2 * 2 - REPLAY : 0);
-            right(&f, &w);
+            right(&w);
             run(&f);
-            right(&f, &other);
+            right(&other);
             fixture_close(&f);
         }
 }
@@ -544,7 +544,7 @@ static void report_A12_canaries_stay_with_their_tenant(void **state)
             int32_t token = room[i][w[i].n_prompt + k];
             assert_true(token == DI_NULL_END || (token >= base && token < base + 13));
         }
-        right(&f, &w[i]);
+        right(&w[i]);
     }
     assert_true(di_core_stats(f.core).cached_tokens > 2000);
     fixture_close(&f);
@@ -566,7 +566,7 @@ static void report_A17_other_tenant_pays_the_whole_prompt(void **state)
         w.tenant = tenants[i];
         send(&f, &w);
         steps[i] = run(&f);
-        right(&f, &w);
+        right(&w);
         assert_int_equal(di_core_stats(f.core).prompt_rows - before, rows[i]);
     }
     assert_int_equal(steps[0], steps[2]);

@@ -127,7 +127,7 @@ static void life_collect(struct life *l)
 {
     for (int i = 0; i < LIVE; i++)
         if (l->used[i] && l->w[i].over) {
-            right(&l->f, &l->w[i]);
+            right(&l->w[i]);
             l->ends[l->w[i].end]++;
             l->used[i] = false;
         }

@@ -404,7 +404,8 @@ static void call_op(struct di_backend *be, const char *name, const struct field 
     pthread_mutex_unlock(&h->lock);
 }
 
-/* Every pointer of every descriptor; an op dies of one that is missing here. Tables of which a step reads some rows may lie where the checkpoint is mapped. */
+/* Every pointer of every descriptor; an op dies of one that is missing here. Tables of which a step reads some rows may lie where the
+ * checkpoint is mapped. */
 #define D(op, name)                               \
     {                                             \
         offsetof(struct di_op_##op, name), DEVICE \
@@ -693,10 +694,7 @@ void *di_hostile_view(const void *p)
 static void hostile_destroy(struct di_backend *be)
 {
     struct hostile *h = hostile_of(be);
-    if (!be)
-        return;
-    if (h->here && h->there)
-        hostile_wait(be, hostile_fence(be), NULL);
+    hostile_wait(be, hostile_fence(be), NULL);
     pthread_mutex_lock(&h->lock);
     h->ending = true;
     pthread_cond_broadcast(&h->changed);

@@ -38,7 +38,7 @@ static int status_of(int (*child)(const void *what), const void *what)
         signal(SIGSEGV, SIG_DFL); /* no report of a sanitizer */
         signal(SIGBUS, SIG_DFL);
         signal(SIGABRT, SIG_DFL);
-        alarm(60);
+        alarm(600); /* for what hangs, not for what a busy machine makes slow */
         if (!freopen("/dev/null", "w", stderr))
             _exit(99);
         _exit(child(what));
@@ -191,7 +191,7 @@ static int live(const void *device)
         return 95;
     int wrong = di_null_left(core, &model) != NULL;
     for (int i = 0; i < REQUESTS; i++)
-        wrong += di_watch_wrong(&w[i], &model) != NULL;
+        wrong += di_watch_wrong(&w[i]) != NULL;
     wrong += di_core_stats(core).cached_tokens == 0;
     di_core_destroy(core);
     di_null_model_fini(&model);

@@ -74,9 +74,9 @@ static inline int run(struct fixture *f)
     return steps;
 }
 
-static inline void right(const struct fixture *f, const struct di_watch *w)
+static inline void right(const struct di_watch *w)
 {
-    const char *wrong = di_watch_wrong(w, &f->model);
+    const char *wrong = di_watch_wrong(w);
     if (wrong)
         fail_msg("prompt of %d tokens, %d reused, %d sampled: %s", w->n_prompt, (int)w->cached, w->n_got, wrong);
 }
@@ -86,7 +86,7 @@ static inline void ask(struct fixture *f, struct di_watch *w)
 {
     send(f, w);
     run(f);
-    right(f, w);
+    right(w);
 }
 
 #endif

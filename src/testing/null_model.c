@@ -54,10 +54,9 @@ static int64_t place_of(uint64_t hash, int64_t n)
 }
 
 /* What greedy sampling answers to tokens[0, n), n > 0. */
-static int32_t next_token(const struct di_null_model *m, const int32_t *tokens, int64_t n)
+static int32_t next_token(const int32_t *tokens, int64_t n)
 {
     uint64_t h = 0;
-    (void)m;
     for (int64_t i = 0; i < n; i++)
         h = hash_of(h, tokens[i]);
     int64_t place = place_of(h, n);
@@ -207,7 +206,7 @@ static int null_guess(void *model, int slot, int32_t *tokens, int64_t at, int mo
     (void)slot;
     int n = (int)(at * 7 % (most + 1));
     for (int i = 1; i <= n; i++)
-        tokens[at + i] = (at + i) % 5 == 0 ? (int32_t)(at % m->vocab) : next_token(m, tokens, at + i);
+        tokens[at + i] = (at + i) % 5 == 0 ? (int32_t)(at % m->vocab) : next_token(tokens, at + i);
     return n;
 }
 
@@ -290,12 +289,12 @@ di_status di_watch_submit(struct di_watch *w, struct di_core *e, di_error *err)
     return di_core_submit(e, &r, &w->id, err);
 }
 
-const char *di_watch_wrong(const struct di_watch *w, const struct di_null_model *m)
+const char *di_watch_wrong(const struct di_watch *w)
 {
     enum di_end want = DI_END_LENGTH;
     int n = 0;
     for (bool over = false; n < w->n_got && !over; n++) {
-        int32_t token = next_token(m, w->tokens, w->n_prompt + n);
+        int32_t token = next_token(w->tokens, w->n_prompt + n);
         over = n + 1 == w->stop_after || (token == DI_NULL_END && !w->ignore_end);
         want = over ? DI_END_STOP : want;
         if (w->tokens[w->n_prompt + n] != token)

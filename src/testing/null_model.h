@@ -52,7 +52,7 @@ struct di_watch {
 };
 di_status di_watch_submit(struct di_watch *w, struct di_core *e, di_error *err);
 /* NULL if the greedy request has what the model says (a part of it if it was cancelled or late), else a sentence. */
-const char *di_watch_wrong(const struct di_watch *w, const struct di_null_model *m);
+const char *di_watch_wrong(const struct di_watch *w);
 /* NULL if the engine has nothing left: no request, no held block, no contradiction, nothing read that was wrong. */
 const char *di_null_left(const struct di_core *e, const struct di_null_model *m);
 
