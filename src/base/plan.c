@@ -124,6 +124,21 @@ void di_plan_write(struct di_buf *b, const di_memory_plan *p)
 
 void di_plan_write_json(struct di_buf *b, const di_memory_plan *p)
 {
+    const struct {
+        const char *name;
+        uint64_t bytes;
+    } sums[] = {{"mapped_bytes", p->weights_mapped},
+                {"allocated_bytes", di_plan_taken(p)},
+                {"weights_packed", p->weights_packed},
+                {"weights_mapped", p->weights_mapped},
+                {"cache", p->cache},
+                {"activations", p->activations},
+                {"scratch", p->scratch},
+                {"total", p->total}};
+    di_buf_addf(b, "{\"context\":%lld,\"batch\":%d,\"rows\":%d,\"arithmetic\":\"%s\",", (long long)p->context, (int)p->max_batch,
+                (int)p->max_rows, p->arithmetic);
+    for (size_t i = 0; i < sizeof sums / sizeof *sums; i++)
+        di_buf_addf(b, "\"%s\":%llu,", sums[i].name, (unsigned long long)sums[i].bytes);
     di_buf_adds(b, "\"regions\":[");
     for (int i = 0; i < p->n_regions; i++) {
         const di_memory_region *r = &p->regions[i];
@@ -133,5 +148,5 @@ void di_plan_write_json(struct di_buf *b, const di_memory_plan *p)
         di_json_write_string(b, di_str_c(r->note));
         di_buf_addc(b, '}');
     }
-    di_buf_addc(b, ']');
+    di_buf_adds(b, "]}");
 }

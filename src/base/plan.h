@@ -15,7 +15,8 @@ uint64_t di_plan_taken(const di_memory_plan *p);
 
 /* The lines that `inspect --plan`, `generate` and `serve` print. */
 void di_plan_write(struct di_buf *b, const di_memory_plan *p);
-/* "regions":[{"group","name","place","count","unit_bytes","bytes","note"}] */
+/* The one JSON form: {"context","batch","rows","arithmetic","mapped_bytes","allocated_bytes","weights_packed","weights_mapped","cache",
+ * "activations","scratch","total","regions":[{"group","name","place","count","unit_bytes","bytes","note"}]}. */
 void di_plan_write_json(struct di_buf *b, const di_memory_plan *p);
 /* "1,234,567". */
 const char *di_grouped(uint64_t x, char s[32]);

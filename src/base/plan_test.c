@@ -41,9 +41,7 @@ static void sums(void **state)
     assert_non_null(strstr(b.p, "\n  weights     c                  file "));
     assert_non_null(strstr(b.p, " 348       348 B    at most\n"));
     b.n = 0;
-    di_buf_addc(&b, '{');
     di_plan_write_json(&b, &p);
-    di_buf_addc(&b, '}');
     struct di_arena arena;
     struct di_json *root;
     di_arena_init(&arena);
@@ -51,6 +49,9 @@ static void sums(void **state)
     const struct di_json *regions = di_json_get(root, "regions");
     int64_t bytes;
     assert_int_equal(regions->count, 6);
+    assert_true(di_json_int(di_json_get(root, "rows"), &bytes) && bytes == 3);
+    assert_true(di_json_int(di_json_get(root, "total"), &bytes) && bytes == 348);
+    assert_true(di_json_int(di_json_get(root, "allocated_bytes"), &bytes) && bytes == (int64_t)di_plan_taken(&p));
     assert_true(di_json_int(di_json_get(di_json_at(regions, 0), "bytes"), &bytes) && bytes == 300);
     assert_true(di_str_eqc(di_json_get(di_json_at(regions, 1), "place")->text, "mapped"));
     di_arena_fini(&arena);

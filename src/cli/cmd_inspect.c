@@ -157,17 +157,6 @@ static void add_json(struct di_buf *b, const struct di_checkpoint *ck, const str
     di_buf_addc(b, '}');
 }
 
-static void add_json_plan(struct di_buf *b, const di_memory_plan *p)
-{
-    di_buf_addf(b,
-                ",\"plan\":{\"context\":%lld,\"batch\":%d,\"rows\":%d,\"arithmetic\":\"%s\",\"mapped_bytes\":%llu,"
-                "\"allocated_bytes\":%llu,",
-                (long long)p->context, (int)p->max_batch, (int)p->max_rows, p->arithmetic, (unsigned long long)p->weights_mapped,
-                (unsigned long long)di_plan_taken(p));
-    di_plan_write_json(b, p);
-    di_buf_addc(b, '}');
-}
-
 /* ---------------------------------------------------------------- the command */
 
 /* The plan that an engine with these options has. */
@@ -200,8 +189,10 @@ static int run(const void *options)
     di_part_sums(&ck.config, ck.has_draft, ck.has_vision, &sums);
     if (opt->json) {
         add_json(&b, &ck, &sums, hex);
-        if (opt->plan)
-            add_json_plan(&b, &plan);
+        if (opt->plan) {
+            di_buf_adds(&b, ",\"plan\":");
+            di_plan_write_json(&b, &plan);
+        }
         di_buf_adds(&b, "}\n");
     } else {
         add_config(&b, &ck);

@@ -1,7 +1,6 @@
 /* GET /metrics: Prometheus text (spec/encoding.md §4.7). The engine's own names begin with deepinfer_; the others are what boards made for
  * vLLM and SGLang query. */
 #include "base/json.h"
-#include "base/plan.h"
 #include "server/server_impl.h"
 
 #include <stdio.h>
@@ -248,7 +247,6 @@ void di_metrics_write(struct di_server *s, struct di_buf *out)
 void di_status_write(struct di_server *s, struct di_buf *out)
 {
     const di_engine_stats *e = &s->stats;
-    const di_memory_plan *p = &s->plan;
     di_buf_adds(out, "{\"model\": ");
     di_json_write_string(out, di_str_c(s->setup.n_names ? s->setup.names[0] : ""));
     di_buf_addf(out,
@@ -259,11 +257,8 @@ void di_status_write(struct di_server *s, struct di_buf *out)
                 s->tokens_per_second, (unsigned long long)e->prompt_tokens, (unsigned long long)e->generated_tokens);
     di_buf_addf(out,
                 "\"kv_used_blocks\": %d, \"kv_blocks\": %d, \"cached_tokens\": %llu, \"lookup_tokens\": %llu, \"drafted\": 0, "
-                "\"accepted\": 0, \"memory\": {\"weights_packed\": %llu, \"weights_mapped\": %llu, \"cache\": %llu, "
-                "\"activations\": %llu, \"scratch\": %llu, \"total\": %llu, ",
-                e->blocks - e->free_blocks, e->blocks, (unsigned long long)e->cached_tokens, (unsigned long long)e->lookup_tokens,
-                (unsigned long long)p->weights_packed, (unsigned long long)p->weights_mapped, (unsigned long long)p->cache,
-                (unsigned long long)p->activations, (unsigned long long)p->scratch, (unsigned long long)p->total);
-    di_plan_write_json(out, p);
-    di_buf_adds(out, "}}");
+                "\"accepted\": 0, \"memory\": ",
+                e->blocks - e->free_blocks, e->blocks, (unsigned long long)e->cached_tokens, (unsigned long long)e->lookup_tokens);
+    di_buf_addv(out, atomic_load(&s->attached) ? di_buf_str(&s->plan) : DI_STR("{}"));
+    di_buf_addc(out, '}');
 }

@@ -1,4 +1,5 @@
 /* The server as a whole: its loop, signals, reload, drain, health. */
+#include "base/plan.h"
 #include "server/response_store.h"
 #include "server/server_impl.h"
 #include "server/server_listen.h"
@@ -317,8 +318,8 @@ di_status di_server_attach(struct di_server *s, const struct di_serve_model *mod
     pthread_mutex_lock(&s->preparers.lock);
     s->preparers.places.limit = (size_t)info.max_batch + (size_t)s->config.max_waiting;
     pthread_mutex_unlock(&s->preparers.lock);
-    if (model->plan)
-        s->plan = *model->plan;
+    di_plan_write_json(&s->plan, model->plan ? model->plan : &(di_memory_plan){0});
+    TRY(di_buf_ok(&s->plan, err));
     s->setup = (struct di_exchange_setup){.engine = model->engine,
                                           .names = model->names,
                                           .n_names = model->n_names,
@@ -394,6 +395,7 @@ void di_server_destroy(struct di_server *s)
     di_log_sink_close(s->messages);
     di_buf_fini(&s->scratch);
     di_buf_fini(&s->extra);
+    di_buf_fini(&s->plan);
     pthread_mutex_destroy(&s->preparers.lock);
     pthread_cond_destroy(&s->preparers.work);
     di_free(s);

@@ -120,7 +120,7 @@ struct di_server {
     atomic_bool attached; /* set by attach after what follows */
     struct di_exchange_setup setup;
     di_engine *engine;
-    di_memory_plan plan;
+    struct di_buf plan; /* as JSON; once it is attached */
     int64_t context;
     int max_batch;
     /* the loop's */
