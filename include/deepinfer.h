@@ -325,7 +325,7 @@ typedef struct di_request_overrides {
     int32_t logprobs;   /* non-zero: log-probabilities are reported, of no alternatives unless the request asks for some */
     int32_t no_stop;    /* completion: non-zero: no stop strings */
     int32_t ignore_eos; /* non-zero: end and stop ids do not end the answer */
-    int64_t max_tokens; /* completion: of the answer; 0 = as the request says, negative: as is said with the prompt */
+    int64_t max_tokens; /* completion: of the answer; 0 = as the request says, negative: as is said with each prompt */
     const char *input;  /* [input_bytes] responses: a JSON list in place of input and previous_response_id; NULL = none */
     size_t input_bytes;
 } di_request_overrides;
@@ -385,11 +385,14 @@ DI_API di_status di_engine_submit(di_engine *engine, const di_submission *submis
 /* Read what the submission says with text, ids or json, its protocol, sampling, defaults, overrides, tenant and n_samples, so that several
  * answers, or the prompts of one request, need it done once. Errors as for di_engine_submit, but whether it fits into the context is looked
  * at there. *out (NULL on error) is freed with di_prepared_free. Any thread. */
-DI_API di_status di_engine_prepare(const di_engine *engine, const di_submission *submission, di_prepared **out, di_error *err);
+DI_API di_status di_engine_prepare(di_engine *engine, const di_submission *submission, di_prepared **out, di_error *err);
 /* Submissions that were made of it do not need it any more. NULL does nothing. Any thread, before di_engine_close. */
 DI_API void di_prepared_free(di_prepared *prepared);
 /* The ids of its prompt, *n of them, as long as it lives. */
 DI_API const int32_t *di_prepared_prompt(const di_prepared *prepared, size_t *n);
+/* Bytes of memory that it takes until it is freed and the last answer made of it is over; of one that has another's fields those of its
+ * prompt alone. Any thread. */
+DI_API size_t di_prepared_bytes(const di_prepared *prepared);
 /* The ids of the prompt that a submission would run, without running it; `capacity` and *n as for di_engine_encode. Errors as for
  * di_engine_submit, but a prompt may be longer than the context. Any thread. */
 DI_API di_status di_engine_prompt(const di_engine *engine, const di_submission *submission, int32_t *ids, size_t capacity, size_t *n,

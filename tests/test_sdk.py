@@ -410,6 +410,8 @@ def test_scoring(c):
     yield [len(x["logprobs"]["tokens"]) for x in ids["choices"]] == [3, 2] and ids["usage"]["prompt_tokens"] == 5, ids
     for bad in ({"prompt": [5], "max_tokens": 0}, {"prompt": "word " * 6000, "max_tokens": 0}, {"prompt": "x", "stop": "a"}, {"prompt": "x", "stream": True}):
         yield c.server.post("/v1/completions", {"echo": True, "logprobs": 1, **bad}).status == 400, bad
+    r = c.server.post("/v1/completions", {"echo": True, "logprobs": 1, "prompt": "x", "max_tokens": 2 ** 63 - 1})
+    yield r.status == 400 and f"requested {2 ** 63 - 1} tokens" in r.error(), r
 
 
 # ---- messages

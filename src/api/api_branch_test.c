@@ -1,5 +1,6 @@
 /* The public API on the nano model: branches of live requests, several answers over one prefill, states at chosen positions, limits of
  * output. */
+#include "base/error.h"
 #include "base/mem.h"
 
 #include <setjmp.h>
@@ -550,9 +551,11 @@ static void test_prompts_of_one_request(void **state)
     static const int32_t ids[] = {0, 300, 301};
     struct answer text, by_ids = {0}, whole;
     di_request_overrides o;
+    di_request_defaults d;
     di_error err;
     (void)state;
     di_request_overrides_init(&o, sizeof o);
+    di_request_defaults_init(&d, sizeof d);
     di_submission s = json_request(fields, "completion", NULL);
     assert_int_equal(di_engine_submit(engine, &s, NULL, &err), DI_ERR_INVALID);
     o.prompts = o.no_stop = o.logprobs = o.ignore_eos = 1;
@@ -590,9 +593,68 @@ static void test_prompts_of_one_request(void **state)
     submit(&s);
     run();
     assert_int_equal(whole.n, 2);
+    o.max_tokens = INT64_C(1) << 31;
+    refused(&s, "max_tokens");
+    o.max_tokens = 2;
+    o.prompts = 1; /* then the prompt comes with what was prepared */
+    s.ids = ids;
+    s.n_ids = 3;
+    refused(&s, "di_submission");
+    o.prompts = 0;
     s = json_request("{\"messages\": []}", NULL, &whole);
     s.overrides = &o;
     refused(&s, "overrides");
+    d.max_tokens = INT64_C(1) << 31;
+    s.overrides = NULL;
+    s.defaults = &d;
+    refused(&s, "max_tokens");
+    uint64_t before = stats().refused;
+    assert_int_equal(di_engine_prepare(engine, &s, &p, &err), DI_ERR_INVALID);
+    assert_int_equal(stats().refused, before + 1);
+}
+
+/* What stands in place of the request stands in place of the caller's usual settings, too. */
+static void test_overrides_beside_sampling(void **state)
+{
+    static const char *const stop[] = {"e", "a", " "};
+    static const int32_t ids[] = {0, 300, 301};
+    di_sampling_options usual = sampling(0, 2);
+    struct answer a;
+    di_request_overrides o;
+    (void)state;
+    di_request_overrides_init(&o, sizeof o);
+    usual.stop = stop;
+    usual.n_stop = 3;
+    o.prompts = o.no_stop = 1;
+    o.max_tokens = -1;
+    di_submission s = json_request("{}", "completion", NULL);
+    s.sampling = &usual;
+    s.overrides = &o;
+    di_prepared *p = prepare(&s);
+    s = request(NULL, NULL, &a);
+    s.prepared = p;
+    s.ids = ids;
+    s.n_ids = 3;
+    o.max_tokens = 20;
+    s.overrides = &o;
+    submit(&s);
+    run();
+    assert_int_equal(a.reason, DI_REASON_LENGTH);
+    assert_int_equal(a.n, 20);
+    a = (struct answer){0};
+    o.max_tokens = 0; /* as the request says, which says nothing */
+    submit(&s);
+    run();
+    assert_true(a.n > 20);
+    di_prepared_free(p);
+}
+
+static void test_sums_in_errors_stay_in_range(void **state)
+{
+    di_error err;
+    (void)state;
+    di_fail_context(&err, "prompt", 512, 5, INT64_MAX);
+    assert_non_null(strstr(err.message, "you requested 9223372036854775807 tokens (5 in"));
 }
 
 static size_t prompt_of(const di_submission *s, int32_t *ids, size_t most)
@@ -656,6 +718,15 @@ static void test_sampling_beside_json(void **state)
     assert_memory_equal(c.tokens, b.tokens, sizeof(int32_t) * 5);
     assert_memory_equal(a.logprobs, b.logprobs, sizeof(float) * 3);
     assert_true(isnan(c.logprobs[0]) && !isnan(b.logprobs[0]));
+    o.top_logprobs = 3; /* the request switches them off, in a chat as well */
+    s = json_request("{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}], \"logprobs\": false}", "chat", &c);
+    s.sampling = &o;
+    submit(&s);
+    run();
+    assert_true(c.n == 5 && isnan(c.logprobs[0]));
+    s = json_request("{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}], \"logprobs\": false, \"top_logprobs\": 1}", "chat", &c);
+    s.sampling = &o;
+    refused(&s, "top_logprobs");
     o.temperature = 5;
     s.sampling = &o;
     refused(&s, "temperature");
@@ -822,6 +893,8 @@ int main(void)
         cmocka_unit_test(test_samples_over_one_prefill),
         cmocka_unit_test(test_samples_share_one_prompt),
         cmocka_unit_test(test_prompts_of_one_request),
+        cmocka_unit_test(test_overrides_beside_sampling),
+        cmocka_unit_test(test_sums_in_errors_stay_in_range),
         cmocka_unit_test(test_input_of_responses),
         cmocka_unit_test(test_sampling_beside_json),
         cmocka_unit_test(test_states_where_the_caller_asks),

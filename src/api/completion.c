@@ -229,7 +229,6 @@ static void on_end(void *ctx, enum di_end end, const di_error *err)
             c->err = ignored;
     }
     remember(c);
-    c->done = true;
     if (c->on_done)
         c->on_done(c->emit_arg);
 }

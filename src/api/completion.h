@@ -17,16 +17,16 @@ struct di_completion {
     struct di_request_facts facts; /* set when it is done; before, as of one that came nowhere */
     struct di_message message;
     enum di_end end;
-    bool begun, done, muted; /* muted: events are not passed on */
-    bool enough;             /* the one call that was asked for is there */
-    di_error err;            /* with DI_END_ERROR, or if the text could not be parsed */
+    bool begun, muted; /* muted: events are not passed on */
+    bool enough;       /* the one call that was asked for is there */
+    di_error err;      /* with DI_END_ERROR, or if the text could not be parsed */
 
     /* Set by the owner before submit, if at all. */
     struct di_request schedule;                              /* priority, tenant, deadline, sample and forced tokens of this are used */
     di_parse_emit *emit;                                     /* streaming: every event as it comes, or NULL */
     void (*on_begin)(void *arg);                             /* it was given a place for the first time: cached_tokens is known; or NULL */
     void (*on_sample)(void *arg, const struct di_sample *s); /* every token, before the events it causes; or NULL */
-    void (*on_done)(void *arg);                              /* last call, `done` is set; or NULL */
+    void (*on_done)(void *arg);                              /* last call: it is done; or NULL */
     void *emit_arg;
     struct di_parser *parser;
     struct di_turn_memory *memory; /* NULL: this turn is not remembered */
@@ -44,7 +44,7 @@ di_status di_completion_branch(struct di_completion *c, const struct di_completi
                                di_error *err);
 /* Would the engine take it? Any thread (di_core_check). */
 di_status di_completion_check(const struct di_completion *c, const struct di_core *e, di_error *err);
-/* Hand it to the engine; it must live until `done`. */
+/* Hand it to the engine; it must live until on_done. */
 di_status di_completion_submit(struct di_completion *c, struct di_core *e, int64_t *id, di_error *err);
 /* Does the request ask for a format that nothing enforces yet? Its output then says "constrained": false. */
 bool di_completion_unconstrained(const struct di_completion *c);

@@ -1,4 +1,4 @@
-/* Public API: opening, closing, what is known about a model, text and ids. Requests: request.c. Driving: api_drive.c. */
+/* Public API: opening, closing, what is known about a model, text and ids. Requests: submit.c. Driving: drive.c. */
 #include "api/engine.h"
 
 #include "base/threads.h"

@@ -62,8 +62,10 @@ static di_status override_members(struct di_json *request, const di_request_over
 
 static void override_sampling(struct di_sampling *s, const di_request_overrides *o)
 {
-    if (o->max_tokens > 0)
-        s->max_tokens = o->max_tokens;
+    if (o->max_tokens)
+        s->max_tokens = o->max_tokens > 0 ? o->max_tokens : INT64_MIN;
+    if (o->no_stop)
+        s->n_stop = 0;
     if (o->ignore_eos)
         s->ignore_eos = 1;
     if (o->logprobs && s->logprobs != 1) {
@@ -85,11 +87,11 @@ static uint64_t cache_space(struct di_str salt)
 }
 
 /* Turns are remembered apart in the same way. */
-static uint64_t memory_tenant(uint64_t tenant, struct di_str salt)
+static uint64_t memory_tenant(uint64_t tenant, uint64_t cache)
 {
-    uint64_t parts[2] = {tenant, cache_space(salt)}, space = tenant;
+    uint64_t parts[2] = {tenant, cache}, space = tenant;
     unsigned char hash[32];
-    if (parts[1] && EVP_Digest(parts, sizeof parts, hash, NULL, EVP_sha256(), NULL) == 1)
+    if (cache && EVP_Digest(parts, sizeof parts, hash, NULL, EVP_sha256(), NULL) == 1)
         memcpy(&space, hash, sizeof space);
     return space;
 }
@@ -340,10 +342,10 @@ static di_status read_request(struct di_prepared *p, const struct di_prepare_set
     TRY(di_chat_create(protocol, request, &setup->options, &p->chat, err));
     if (o)
         override_sampling(&p->chat->sampling, o);
-    p->takes_prompts = o && o->prompts && !setup->prompt.ids && !setup->prompt.text.p;
+    p->takes_prompts = o && o->prompts;
     p->memory = protocol == DI_PROTOCOL_COMPLETION ? NULL : setup->memory;
     p->space = cache_space(p->chat->cache_salt);
-    p->memory_tenant = memory_tenant(setup->tenant, p->chat->cache_salt);
+    p->memory_tenant = memory_tenant(setup->tenant, p->space);
     TRY(refuse_unsupported(p->chat, setup->n_samples, err));
     if (!p->takes_prompts)
         TRY(make_prompt(p, setup, request, err));
@@ -445,6 +447,15 @@ out:
     di_chat_destroy(chat);
     di_prepared_put(p);
     return status;
+}
+
+size_t di_prepared_held(const struct di_prepared *p)
+{
+    size_t bytes = sizeof *p + p->prompt.cap * sizeof *p->prompt.v;
+    if (!p->base)
+        bytes += sizeof *p->chat + di_arena_bytes(&p->chat->arena) + p->sampling.n_end_ids * sizeof *p->end_ids +
+                 p->sampling.n_bias * sizeof *p->sampling.bias;
+    return bytes;
 }
 
 struct di_prepared *di_prepared_hold(struct di_prepared *p)

@@ -41,7 +41,7 @@ struct di_prepare_setup {
     struct di_chat_options options;        /* with the sampling that the request does not say */
     di_request_defaults defaults;          /* and what neither says */
     const di_request_overrides *overrides; /* NULL: none */
-    struct di_given_prompt prompt;         /* of a COMPLETION request */
+    struct di_given_prompt prompt;         /* in place of JSON */
     bool strict;                           /* fields that mean nothing are refused */
     int32_t n_samples;                     /* answers that the caller makes of it; a request that says another number is refused */
     uint64_t tenant;
@@ -52,6 +52,8 @@ struct di_prepare_setup {
  * grammar, choice). *out has one holder. */
 di_status di_prepared_create(const struct di_prepare_setup *setup, enum di_protocol protocol, struct di_str json, struct di_prepared **out,
                              di_error *err);
+/* Bytes that it holds, without those of the one whose fields it has. */
+size_t di_prepared_held(const struct di_prepared *p);
 /* The same request with this prompt; max_tokens 0: as it says. DI_ERR_INVALID unless `of` takes prompts. */
 di_status di_prepared_with_prompt(struct di_prepared *of, const struct di_given_prompt *prompt, int64_t max_tokens, int32_t n_samples,
                                   struct di_prepared **out, di_error *err);

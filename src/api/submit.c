@@ -51,8 +51,8 @@ static di_status take_overrides(const di_submission *s, di_request_overrides *ou
         return DI_OK;
     TRY(di_take_struct(out, sizeof *out, s->overrides, "di_request_overrides", err));
     CHECK(out->input || !out->input_bytes, err, DI_ERR_INVALID, "input", "is NULL, but input_bytes is not 0");
-    CHECK(out->max_tokens >= 0 || out->prompts, err, DI_ERR_INVALID, "max_tokens", "is %lld; it must be at least 0",
-          (long long)out->max_tokens);
+    CHECK((out->max_tokens >= 0 || out->prompts) && out->max_tokens <= INT32_MAX, err, DI_ERR_INVALID, "max_tokens",
+          "is %lld; it must be 0 to %d", (long long)out->max_tokens, INT32_MAX);
 out:
     return status;
 }
@@ -90,13 +90,13 @@ out:
     return status;
 }
 
-static di_status check_submission(const di_engine *e, const di_submission *s, const di_request_overrides *o, di_error *err)
+static di_status check_submission(const di_engine *e, const di_submission *s, di_error *err)
 {
     di_status status = DI_OK;
     bool prompt = s->text || s->ids;
     TRY(check_common(s, err));
-    CHECK(!(s->text && s->ids) && (s->json || s->prepared || prompt) && !(s->json && prompt && !o->prompts), err, DI_ERR_INVALID,
-          "di_submission", "give one of text, ids and json");
+    CHECK(!(s->text && s->ids) && (s->json || s->prepared || prompt) && !(s->json && prompt), err, DI_ERR_INVALID, "di_submission",
+          "give one of text, ids and json");
     if (s->prepared)
         TRY(check_prepared(e, s, prompt, err));
     CHECK(s->json || !s->defaults, err, DI_ERR_INVALID, "defaults", "are for JSON requests");
@@ -113,8 +113,8 @@ static di_status take_defaults(const di_engine *e, const di_submission *s, di_re
     out->seed = e->seed;
     if (s->defaults)
         TRY(di_take_struct(out, sizeof *out, s->defaults, "di_request_defaults", err));
-    CHECK(out->max_tokens >= 0, err, DI_ERR_INVALID, "max_tokens", "the default is %lld; it must be at least 0",
-          (long long)out->max_tokens);
+    CHECK(out->max_tokens >= 0 && out->max_tokens <= INT32_MAX, err, DI_ERR_INVALID, "max_tokens",
+          "the default is %lld; it must be 0 to %d", (long long)out->max_tokens, INT32_MAX);
 out:
     return status;
 }
@@ -157,7 +157,7 @@ static di_status prepare(const di_engine *e, const di_submission *s, di_prepared
     const struct di_given_prompt prompt = {{s->text, s->text_bytes}, s->ids, s->n_ids};
     *out = NULL;
     TRY(take_overrides(s, &overrides, err));
-    TRY(check_submission(e, s, &overrides, err));
+    TRY(check_submission(e, s, err));
     if (!s->prepared)
         TRY(read_submission(e, s, &overrides, out, err));
     else if (s->text || s->ids)
@@ -168,17 +168,27 @@ out:
     return status;
 }
 
-di_status di_engine_prepare(const di_engine *e, const di_submission *submission, di_prepared **out, di_error *err)
+static void count_refused(di_engine *e)
+{
+    pthread_mutex_lock(&e->lock);
+    e->stats.refused++;
+    pthread_mutex_unlock(&e->lock);
+}
+
+di_status di_engine_prepare(di_engine *e, const di_submission *submission, di_prepared **out, di_error *err)
 {
     di_status status = DI_OK;
     di_submission s;
     if (!out)
         return di_fail(err, DI_ERR_INVALID, "out", "is NULL");
     *out = NULL;
-    CHECK(e && submission, err, DI_ERR_INVALID, e ? "submission" : "engine", "is NULL");
+    if (!e || !submission)
+        return di_fail(err, DI_ERR_INVALID, e ? "submission" : "engine", "is NULL");
     TRY(di_take_struct(&s, sizeof s, submission, "di_submission", err));
     TRY(prepare(e, &s, out, err));
 out:
+    if (status != DI_OK)
+        count_refused(e);
     return status;
 }
 
@@ -187,6 +197,11 @@ const int32_t *di_prepared_prompt(const di_prepared *p, size_t *n)
     if (n)
         *n = p ? p->prompt.n : 0;
     return p ? p->prompt.v : NULL;
+}
+
+size_t di_prepared_bytes(const di_prepared *p)
+{
+    return p ? di_prepared_held(p) : 0;
 }
 
 void di_prepared_free(di_prepared *p)
@@ -198,9 +213,11 @@ di_status di_engine_prompt(const di_engine *e, const di_submission *submission, 
 {
     di_status status = DI_OK;
     di_prepared *p = NULL;
+    di_submission s;
     CHECK(e && submission && n, err, DI_ERR_INVALID, !e ? "engine" : !submission ? "submission" : "n", "is NULL");
     CHECK(ids || capacity == 0, err, DI_ERR_INVALID, "ids", "is NULL, but its length is not 0");
-    TRY(di_engine_prepare(e, submission, &p, err));
+    TRY(di_take_struct(&s, sizeof s, submission, "di_submission", err));
+    TRY(prepare(e, &s, &p, err));
     *n = p->prompt.n;
     size_t most = *n < capacity ? *n : capacity;
     if (most)
@@ -310,13 +327,6 @@ static di_status put_in_inbox(di_engine *e, struct di_api_request *r, di_request
 out:
     pthread_mutex_unlock(&e->lock);
     return status;
-}
-
-static void count_refused(di_engine *e)
-{
-    pthread_mutex_lock(&e->lock);
-    e->stats.refused++;
-    pthread_mutex_unlock(&e->lock);
 }
 
 static di_status check_after(di_engine *e, di_request_id after, di_error *err)

@@ -55,11 +55,14 @@ di_status di_fail(di_error *err, di_status code, const char *where, const char *
 
 di_status di_fail_context(di_error *err, const char *where, int64_t context, int64_t prompt, int64_t answer)
 {
+    int64_t asked;
+    if (__builtin_add_overflow(prompt, answer, &asked))
+        asked = INT64_MAX;
     return di_fail(
         err, DI_ERR_LIMIT, where,
         "This model's maximum context length is %lld tokens. However, you requested %lld tokens (%lld in the messages, %lld in the "
         "completion).",
-        (long long)context, (long long)(prompt + answer), (long long)prompt, (long long)answer);
+        (long long)context, (long long)asked, (long long)prompt, (long long)answer);
 }
 
 void di_error_at(di_error *err, const char *where)

@@ -112,6 +112,14 @@ void *di_arena_alloc(struct di_arena *a, size_t bytes)
     return p;
 }
 
+size_t di_arena_bytes(const struct di_arena *a)
+{
+    size_t bytes = 0;
+    for (const struct di_arena_block *b = a->head; b; b = b->next)
+        bytes += sizeof *b + b->cap;
+    return bytes;
+}
+
 char *di_arena_strndup(struct di_arena *a, const char *s, size_t n)
 {
     char *p = n < SIZE_MAX ? di_arena_alloc(a, n + 1) : NULL;

@@ -53,5 +53,7 @@ void di_arena_fini(struct di_arena *a);
 void *di_arena_alloc(struct di_arena *a, size_t bytes);
 /* Copy of n bytes with a 0 byte behind it. */
 char *di_arena_strndup(struct di_arena *a, const char *s, size_t n);
+/* Bytes of heap that it holds. */
+size_t di_arena_bytes(const struct di_arena *a);
 
 #endif

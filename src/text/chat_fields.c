@@ -754,6 +754,8 @@ di_status di_build_sampling(struct di_build *b)
     di_status status = DI_OK;
     TRY(di_build_sampling_options(b, b->opt->sampling));
     TRY(read_table(b));
+    if (s->logprobs == 0 && !di_build_get(b->request, "top_logprobs")) /* switched off, the caller's number of them with it */
+        s->top_logprobs = INT64_MIN;
     s->has_seed = s->has_seed || di_build_get(b->request, "seed");
     TRY(read_max_tokens(b));
     TRY(read_stream_options(b));
