@@ -82,7 +82,7 @@ struct di_prepared {
     int64_t tokens;
 };
 
-di_status di_engine_prepare(const di_engine *e, const di_submission *s, di_prepared **out, di_error *err)
+di_status di_engine_prepare(di_engine *e, const di_submission *s, di_prepared **out, di_error *err)
 {
     (void)e;
     *out = di_malloc(sizeof **out);
@@ -97,6 +97,11 @@ const int32_t *di_prepared_prompt(const di_prepared *p, size_t *n)
     (void)p;
     *n = 0;
     return NULL;
+}
+
+size_t di_prepared_bytes(const di_prepared *p)
+{
+    return p ? sizeof *p : 0;
 }
 
 void di_prepared_free(di_prepared *p)

@@ -414,11 +414,12 @@ static void submit_all(struct di_call *c)
         c->refused = true;
         return;
     }
-    if (di_exchange_prepare(c->x, &err) != DI_OK) {
-        di_http_error_from(&c->error, &err);
-        c->refused = true;
-        return;
-    }
+    for (size_t k = 0; k < di_exchange_prompts(c->x) && !atomic_load(&c->gone); k++)
+        if (di_exchange_prepare(c->x, k, &err) != DI_OK) {
+            di_http_error_from(&c->error, &err);
+            c->refused = true;
+            return;
+        }
     for (size_t i = 0; i < n && !atomic_load(&c->gone); i++) {
         di_submission sub;
         c->subs[i].call = c;

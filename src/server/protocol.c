@@ -251,7 +251,7 @@ void di_exchange_destroy(struct di_exchange *x)
     for (size_t i = 0; i < x->n_answers; i++)
         answer_fini(&x->answers[i]);
     di_exchange_release(x);
-    di_buf_fini(&x->input);
+    di_free(x->forced);
     di_free(x->answers);
     di_buf_fini(&x->reply);
     di_arena_fini(&x->arena);
@@ -260,16 +260,21 @@ void di_exchange_destroy(struct di_exchange *x)
 
 size_t di_exchange_release(struct di_exchange *x)
 {
-    size_t bytes = 0, ids;
+    size_t bytes = sizeof *x + x->kept + di_arena_bytes(&x->arena);
     for (size_t i = 0; x->prepared && i < x->n_prompts; i++) {
-        di_prepared_prompt(x->prepared[i], &ids);
-        bytes += ids * sizeof(int32_t);
+        bytes += di_prepared_bytes(x->prepared[i]);
         di_prepared_free(x->prepared[i]);
     }
     di_free(x->prepared);
     x->prepared = NULL;
+    bytes += di_prepared_bytes(x->fields);
     di_prepared_free(x->fields);
     x->fields = NULL;
+    for (size_t i = 0; x->forced && i < x->n_prompts; i++) {
+        bytes += x->n_samples * x->forced[i].n * sizeof(int32_t); /* the engine's, of each answer */
+        di_free(x->forced[i].ids);
+        x->forced[i].ids = NULL;
+    }
     for (size_t i = 0; x->prompts && i < x->n_prompts; i++) {
         di_buf_fini(&x->prompts[i].text);
         di_free(x->prompts[i].ids);
@@ -311,8 +316,12 @@ size_t di_exchange_submissions(const struct di_exchange *x)
 {
     return x->n_answers;
 }
+size_t di_exchange_prompts(const struct di_exchange *x)
+{
+    return x->n_prompts;
+}
 
-void di_exchange_describe(struct di_exchange *x, size_t i, di_submission *s)
+void di_exchange_describe(struct di_exchange *x, di_submission *s)
 {
     di_submission_init(s, sizeof *s);
     s->json = x->request.body.p;
@@ -324,37 +333,43 @@ void di_exchange_describe(struct di_exchange *x, size_t i, di_submission *s)
     x->overrides.input = x->input.n ? x->input.p : NULL;
     x->overrides.input_bytes = x->input.n;
     s->overrides = &x->overrides;
-    if (x->prompts) {
-        const struct di_exchange_prompt *p = &x->prompts[i];
-        s->text = p->ids ? NULL : p->text.p ? p->text.p : "";
-        s->text_bytes = p->text.n;
+}
+
+void di_exchange_describe_prompt(struct di_exchange *x, size_t k, di_submission *s)
+{
+    const struct di_exchange_prompt *p = &x->prompts[k];
+    di_submission_init(s, sizeof *s);
+    s->prepared = x->fields;
+    s->tenant = x->request.tenant;
+    s->n_samples = (int32_t)x->n_samples;
+    di_request_overrides_init(&x->of_prompt, sizeof x->of_prompt);
+    x->of_prompt.max_tokens = p->max_tokens;
+    s->overrides = &x->of_prompt;
+    if (x->forced) {
+        s->ids = x->forced[k].ids;
+        s->n_ids = 1;
+    } else if (p->ids) {
         s->ids = p->ids;
         s->n_ids = p->n_ids;
+    } else {
+        s->text = p->text.p ? p->text.p : "";
+        s->text_bytes = p->text.n;
     }
 }
 
-di_status di_exchange_prepare(struct di_exchange *x, di_error *err)
+di_status di_exchange_prepare(struct di_exchange *x, size_t k, di_error *err)
 {
     di_status status = DI_OK;
     di_submission s;
-    di_request_overrides overrides = x->overrides;
-    for (size_t i = 0; i < x->n_prompts; i++) {
-        di_exchange_describe(x, i, &s);
-        if (x->prompts && !x->fields) {
-            di_submission fields = s;
-            fields.text = NULL;
-            fields.ids = NULL;
-            TRY(di_engine_prepare(x->setup->engine, &fields, &x->fields, err));
-        }
-        if (x->prompts) {
-            overrides.max_tokens = x->prompts[i].max_tokens;
-            s.prepared = x->fields;
-            s.json = s.protocol = NULL;
-            s.defaults = NULL;
-            s.overrides = &overrides;
-        }
-        TRY(di_engine_prepare(x->setup->engine, &s, &x->prepared[i], err));
+    if (x->ops->prepare)
+        TRY(x->ops->prepare(x, k, err));
+    di_exchange_describe(x, &s);
+    if (x->prompts) {
+        if (!x->fields)
+            TRY(di_engine_prepare(x->setup->engine, &s, &x->fields, err));
+        di_exchange_describe_prompt(x, k, &s);
     }
+    TRY(di_engine_prepare(x->setup->engine, &s, &x->prepared[k], err));
 out:
     return status;
 }

@@ -4,7 +4,7 @@
  * engine, passes every output record back and sends what comes out:
  *
  *     di_exchange_create        read and check the body; on failure an error to send with di_http_error_write
- *     di_exchange_prepare       let the engine read the request
+ *     di_exchange_prepare       for each prompt: let the engine read it
  *     di_exchange_submission    for each i: fill a di_submission; the transport adds on_output, user, deadline and calls di_engine_submit
  *     di_exchange_submitted     for each i: its request id
  *     di_exchange_release       when all are submitted
@@ -115,16 +115,19 @@ const char *di_exchange_model(const struct di_exchange *x);
 const char *di_exchange_id(const struct di_exchange *x);
 
 size_t di_exchange_submissions(const struct di_exchange *x);
-/* Initialise *s with prompt number i as it was read from the body, for di_engine_prepare or di_engine_prompt. It lives until release. */
-void di_exchange_describe(struct di_exchange *x, size_t i, di_submission *s);
-/* Read, render and tokenize it once for all submissions. Errors as of di_engine_prepare. */
-di_status di_exchange_prepare(struct di_exchange *x, di_error *err);
+size_t di_exchange_prompts(const struct di_exchange *x);
+/* Initialise *s with the request as it was read from the body, for di_engine_prepare or di_engine_prompt. It lives until release. */
+void di_exchange_describe(struct di_exchange *x, di_submission *s);
+/* Where prompts stand beside the body: with prompt number k, to be prepared with the fields of the request. Until the next call. */
+void di_exchange_describe_prompt(struct di_exchange *x, size_t k, di_submission *s);
+/* Read, render and tokenize prompt number k, once for all its submissions. Errors as of di_engine_prepare. */
+di_status di_exchange_prepare(struct di_exchange *x, size_t k, di_error *err);
 /* Initialise *s with what to submit as number i: everything but on_output, user and deadline_ms, which the transport may set. What it
  * points to lives until destroy. Submission i may refer to earlier ones, so call di_exchange_submitted for those first. */
 void di_exchange_submission(const struct di_exchange *x, size_t i, di_submission *s);
 void di_exchange_submitted(struct di_exchange *x, size_t i, di_request_id id);
 /* All submissions are made, or none is wanted any more: free what only they needed, and refer to the body no longer. Returns the bytes of
- * their prompts, which the engine keeps. */
+ * the request that are kept until its end, here and in the engine. */
 size_t di_exchange_release(struct di_exchange *x);
 
 /* All submissions were accepted: append the first bytes. DI_ERR_MEMORY, as in output: use di_exchange_fail. */

@@ -14,13 +14,13 @@ struct tokens {
 };
 
 struct own {
+    bool bare; /* texts without the begin-of-text id that the engine puts in front */
     bool echo;
     bool score;            /* echo with log-probabilities: the prompt behind its first token is the forced beginning of the answer */
     int64_t max_tokens;    /* then: of what is really new, -1 = not said */
     size_t n_shown;        /* of the samples of each prompt */
     struct tokens *tokens; /* [n_answers] */
     struct di_buf *echoes; /* [n_prompts], with echo */
-    size_t n_prompts;
 };
 
 /* ---------------------------------------------------------------- request */
@@ -46,66 +46,65 @@ static di_status take_ids(const struct di_exchange *x, const struct di_json *ids
     return DI_OK;
 }
 
-/* Without the begin-of-text id that the engine puts in front of a text. */
-static di_status take_bare_text(const struct di_exchange *x, struct di_exchange_prompt *p, struct di_str text, di_error *err)
-{
-    di_status status = DI_OK;
-    TRY(di_engine_encode(x->setup->engine, text.p, text.n, 1, NULL, 0, &p->n_ids, err));
-    p->ids = di_calloc(p->n_ids + 1, sizeof *p->ids);
-    CHECK(p->ids, err, DI_ERR_MEMORY, "", "out of memory for a prompt");
-    TRY(di_engine_encode(x->setup->engine, text.p, text.n, 1, p->ids, p->n_ids, &p->n_ids, err));
-out:
-    return status;
-}
-
 static di_status take_text(const struct di_exchange *x, struct di_exchange_prompt *p, struct di_str prompt, di_error *err)
 {
-    const struct di_json *special = di_field(x->json, "add_special_tokens"), *suffix = di_field(x->json, "suffix");
-    struct di_buf text = {0};
-    di_status status = DI_OK;
+    const struct di_json *suffix = di_field(x->json, "suffix");
     if (suffix)
-        di_buf_adds(&text, "<｜fim▁begin｜>");
-    di_buf_addv(&text, prompt);
+        di_buf_adds(&p->text, "<｜fim▁begin｜>");
+    di_buf_addv(&p->text, prompt);
     if (suffix) {
-        di_buf_adds(&text, "<｜fim▁hole｜>");
-        di_buf_addv(&text, suffix->text);
-        di_buf_adds(&text, "<｜fim▁end｜>");
+        di_buf_adds(&p->text, "<｜fim▁hole｜>");
+        di_buf_addv(&p->text, suffix->text);
+        di_buf_adds(&p->text, "<｜fim▁end｜>");
     }
-    TRY(di_buf_ok(&text, err));
-    if (di_json_is(special, DI_JSON_BOOL) && !special->boolean) {
-        TRY(take_bare_text(x, p, di_buf_str(&text), err));
-    } else {
-        p->text = text;
-        text = (struct di_buf){0};
-    }
+    return di_buf_ok(&p->text, err);
+}
+
+static di_status take_prompt(struct di_exchange *x, size_t k, const struct di_json *prompt, di_error *err)
+{
+    struct own *own = x->own;
+    di_status status = DI_OK;
+    if (prompt->type != DI_JSON_STRING)
+        return take_ids(x, prompt, k, err);
+    TRY(take_text(x, &x->prompts[k], prompt->text, err));
+    if (own->echo && !own->score)
+        di_buf_addv(&own->echoes[k], prompt->text);
+    TRY(di_buf_ok(&own->echoes[k], err));
+    x->kept += own->echoes[k].cap;
 out:
-    di_buf_fini(&text);
     return status;
 }
 
-/* What echo repeats. */
-static di_status add_echo(const struct di_exchange *x, struct di_buf *b, const struct di_json *prompt, di_error *err)
+/* As the engine encodes a text. */
+static di_status encode_text(const struct di_exchange *x, struct di_exchange_prompt *p, di_error *err)
 {
     di_status status = DI_OK;
-    int32_t *ids = NULL;
-    size_t n = 0, bytes;
-    if (prompt->type == DI_JSON_STRING) {
-        di_buf_addv(b, prompt->text);
-        return di_buf_ok(b, err);
-    }
-    ids = di_calloc(prompt->count, sizeof *ids);
-    CHECK(ids, err, DI_ERR_MEMORY, "", "out of memory for a prompt");
-    for (const struct di_json *v = prompt->child; v; v = v->next) {
-        int64_t id;
-        CHECK(di_json_int(v, &id) && id >= 0 && id <= INT32_MAX, err, DI_ERR_INVALID, "prompt", "entry %zu is no token id", n);
-        ids[n++] = (int32_t)id;
-    }
+    di_prepared *prepared = NULL;
+    di_submission s;
+    di_submission_init(&s, sizeof s);
+    s.text = p->text.p ? p->text.p : "";
+    s.text_bytes = p->text.n;
+    TRY(di_engine_prepare(x->setup->engine, &s, &prepared, err));
+    const int32_t *ids = di_prepared_prompt(prepared, &p->n_ids);
+    p->ids = di_malloc(p->n_ids * sizeof *ids);
+    CHECK(p->ids, err, DI_ERR_MEMORY, "", "out of memory for a prompt");
+    memcpy(p->ids, ids, p->n_ids * sizeof *ids);
+out:
+    di_prepared_free(prepared);
+    return status;
+}
+
+/* What echo repeats of a list of ids. */
+static di_status echo_ids(struct di_exchange *x, struct di_buf *b, const int32_t *ids, size_t n, di_error *err)
+{
+    di_status status = DI_OK;
+    size_t bytes;
     TRY(di_engine_decode(x->setup->engine, ids, n, NULL, 0, &bytes, err));
     CHECK(di_buf_reserve(b, bytes + 1), err, DI_ERR_MEMORY, "", "out of memory for a prompt");
     TRY(di_engine_decode(x->setup->engine, ids, n, b->p, bytes, &bytes, err));
     b->n = bytes;
+    x->kept += b->cap;
 out:
-    di_free(ids);
     return status;
 }
 
@@ -114,55 +113,37 @@ static di_status force_prompt(struct di_exchange *x, size_t k, di_error *err)
 {
     struct own *own = x->own;
     struct di_exchange_prompt *p = &x->prompts[k];
-    struct di_forced *f = &x->forced[k];
     di_status status = DI_OK;
-    di_submission s;
     di_model_info info;
     TRY(di_engine_info(x->setup->engine, &info, sizeof info, err));
-    if (!p->ids) {
-        di_submission_init(&s, sizeof s);
-        s.text = p->text.p ? p->text.p : "";
-        s.text_bytes = p->text.n;
-        TRY(di_engine_prompt(x->setup->engine, &s, NULL, 0, &p->n_ids, err));
-        p->ids = di_calloc(p->n_ids, sizeof *p->ids);
-        CHECK(p->ids, err, DI_ERR_MEMORY, "", "out of memory for a prompt");
-        TRY(di_engine_prompt(x->setup->engine, &s, p->ids, p->n_ids, &p->n_ids, err));
-    }
-    size_t n = p->n_ids;
-    f->ids = di_calloc(n + 1, sizeof *f->ids);
-    CHECK(f->ids, err, DI_ERR_MEMORY, "", "out of memory for a prompt");
-    memcpy(f->ids, p->ids, n * sizeof *f->ids);
-    f->n = n;
-    int64_t left = info.context - (int64_t)n, wanted = own->max_tokens >= 0 ? own->max_tokens : left < 8192 ? left : 8192;
+    if (!p->ids)
+        TRY(encode_text(x, p, err));
+    int64_t n = (int64_t)p->n_ids, left = info.context - n, wanted = own->max_tokens >= 0 ? own->max_tokens : left < 8192 ? left : 8192;
     CHECK(n > 1 || wanted > 0, err, DI_ERR_INVALID, "prompt", "has one token only: there is nothing to score");
     if (wanted > left)
-        TRY(di_fail_context(err, "prompt", info.context, (int64_t)n, wanted));
-    if (f->ids[0] != info.bos_id) { /* its text; what is forced comes as text of the answer */
-        size_t bytes;
-        char room[256];
-        TRY(di_engine_decode(x->setup->engine, f->ids, 1, room, sizeof room, &bytes, err));
-        di_buf_add(&own->echoes[k], room, bytes < sizeof room ? bytes : sizeof room);
-    }
-    p->n_ids = 1;
-    p->max_tokens = (int64_t)n - 1 + wanted;
+        TRY(di_fail_context(err, "prompt", info.context, n, wanted));
+    if (p->ids[0] != info.bos_id) /* its text; what is forced comes as text of the answer */
+        TRY(echo_ids(x, &own->echoes[k], p->ids, 1, err));
+    p->max_tokens = n - 1 + wanted;
+    x->forced[k] = (struct di_forced){p->ids, p->n_ids, p->ids[0]};
+    p->ids = NULL;
 out:
     return status;
 }
 
-static di_status take_prompt(struct di_exchange *x, size_t k, const struct di_json *prompt, di_error *err)
+static di_status prepare_prompt(struct di_exchange *x, size_t k, di_error *err)
 {
     struct own *own = x->own;
+    struct di_exchange_prompt *p = &x->prompts[k];
     di_status status = DI_OK;
-    if (prompt->type == DI_JSON_STRING)
-        TRY(take_text(x, &x->prompts[k], prompt->text, err));
-    else
-        TRY(take_ids(x, prompt, k, err));
-    CHECK(!x->prompts[k].ids || x->prompts[k].n_ids, err, DI_ERR_INVALID, "prompt_token_ids",
-          "the prompt is empty; at least one token is needed");
+    bool list = p->ids != NULL;
+    if (own->bare && !list)
+        TRY(di_exchange_encode(x, di_buf_str(&p->text), &p->ids, &p->n_ids, err));
+    CHECK(!p->ids || p->n_ids, err, DI_ERR_INVALID, "prompt_token_ids", "the prompt is empty; at least one token is needed");
     if (own->score)
         TRY(force_prompt(x, k, err));
-    else if (own->echo)
-        TRY(add_echo(x, &own->echoes[k], prompt, err));
+    else if (own->echo && list)
+        TRY(echo_ids(x, &own->echoes[k], p->ids, p->n_ids, err));
 out:
     return status;
 }
@@ -217,6 +198,8 @@ static di_status read_options(struct di_exchange *x, di_error *err)
     x->include_usage = di_field_true(options, "include_usage");
     x->continuous_usage = di_field_true(options, "continuous_usage_stats");
     x->logprobs = di_json_is(logprobs, DI_JSON_NUMBER) || di_field_true(x->json, "logprobs");
+    const struct di_json *special = di_field(x->json, "add_special_tokens");
+    own->bare = di_json_is(special, DI_JSON_BOOL) && !special->boolean;
     TRY(di_field_switch(x->json, "echo", false, &own->echo, err));
     own->score = own->echo && x->logprobs;
     own->max_tokens = di_field_int(x->json, "max_completion_tokens", di_field_int(x->json, "max_tokens", -1));
@@ -242,7 +225,6 @@ static di_status read(struct di_exchange *x, di_error *err)
     TRY(di_exchange_make_answers(x, n, samples, err));
     own->tokens = di_calloc(x->n_answers, sizeof *own->tokens);
     own->echoes = di_calloc(n, sizeof *own->echoes);
-    own->n_prompts = n;
     if (own->score)
         x->forced = di_calloc(n, sizeof *x->forced);
     x->prompts = di_calloc(n, sizeof *x->prompts);
@@ -250,7 +232,7 @@ static di_status read(struct di_exchange *x, di_error *err)
     x->overrides.prompts = 1;
     x->overrides.logprobs = samples > own->n_shown; /* the best ones are those with the best log-probabilities */
     if (own->score) {
-        x->overrides.max_tokens = -1; /* with each prompt */
+        x->overrides.max_tokens = -1; /* see force_prompt */
         x->overrides.no_stop = 1;
         x->overrides.ignore_eos = own->max_tokens == 0;
     }
@@ -269,11 +251,8 @@ static void free_own(struct di_exchange *x)
         di_buf_fini(&own->tokens[i].top);
         di_buf_fini(&own->tokens[i].offsets);
     }
-    for (size_t i = 0; own && own->echoes && i < own->n_prompts; i++)
+    for (size_t i = 0; own && own->echoes && i < x->n_prompts; i++)
         di_buf_fini(&own->echoes[i]);
-    for (size_t i = 0; own && x->forced && i < own->n_prompts; i++)
-        di_free(x->forced[i].ids);
-    di_free(x->forced);
     if (own) {
         di_free(own->tokens);
         di_free(own->echoes);
@@ -324,7 +303,7 @@ static bool each(struct di_exchange *x, struct di_answer *a, const di_output *o)
     if (o->kind == DI_OUTPUT_FINISHED && x->forced)
         count_scored(x, a);
     if (o->kind == DI_OUTPUT_STARTED && x->forced)
-        add_first(x, t, x->forced[(size_t)(a - x->answers) / x->n_samples].ids[0]);
+        add_first(x, t, x->forced[(size_t)(a - x->answers) / x->n_samples].first);
     if (o->kind != DI_OUTPUT_TOKEN || !x->logprobs)
         return true;
     const char *comma = t->n++ ? "," : "";
@@ -445,7 +424,7 @@ static void body(struct di_exchange *x, struct di_buf *out)
     size_t index = 0;
     struct di_str text;
     di_write_openai_head(out, x, "text_completion");
-    for (size_t i = 0; i < own->n_prompts; i++) {
+    for (size_t i = 0; i < x->n_prompts; i++) {
         for (size_t k = 0; k < x->n_samples; k++)
             order[k] = &x->answers[i * x->n_samples + k];
         if (own->n_shown < x->n_samples)
@@ -473,6 +452,7 @@ static void body(struct di_exchange *x, struct di_buf *out)
 const struct di_dialect_ops di_completions_ops = {
     .id_prefix = "cmpl-",
     .read = read,
+    .prepare = prepare_prompt,
     .free = free_own,
     .each = each,
     .record = record,

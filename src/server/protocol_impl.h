@@ -38,8 +38,8 @@ struct di_answer {
 
 /* A prompt beside the body. */
 struct di_exchange_prompt {
-    struct di_buf text;
-    int32_t *ids; /* [n_ids], or NULL: text */
+    struct di_buf text; /* unless there are ids */
+    int32_t *ids;       /* [n_ids], or NULL */
     size_t n_ids;
     int64_t max_tokens; /* of the answers to it, 0 = as the body says */
 };
@@ -54,6 +54,8 @@ struct di_dialect_ops {
     const char *id_prefix;
     /* Fields of the request; sets the submissions. The only one that sees x->json. */
     di_status (*read)(struct di_exchange *x, di_error *err);
+    /* What takes time for prompt number k, before the engine prepares it. Or NULL. */
+    di_status (*prepare)(struct di_exchange *x, size_t k, di_error *err);
     void (*free)(struct di_exchange *x); /* or NULL */
     /* Every record, in both forms, after the answer has it; one that has this keeps log-probabilities in its own way. Or NULL. False:
      * memory ran out. */
@@ -75,9 +77,9 @@ struct di_exchange {
     struct di_exchange_request request;
     const struct di_dialect_ops *ops; /* NULL: nothing to submit, `reply` is the body */
     struct di_arena arena;
-    struct di_arena tree;
-    struct di_json
-        *json; /* the body, an object, in `tree`; both are gone once `read` has returned: what is wanted later is kept elsewhere */
+    struct di_arena tree; /* what is not needed once `read` has returned */
+    struct di_json *json; /* the body, an object, in `tree`: what is wanted later is kept elsewhere */
+    size_t kept;          /* bytes of the request that the dialect keeps until its end, beside `arena` and what follows here */
     const char *protocol; /* of the submissions */
     char *model;
     char id[64];
@@ -87,12 +89,14 @@ struct di_exchange {
     size_t n_stop_ids;
     di_request_defaults defaults;
     di_request_overrides overrides;     /* what the submissions say in place of the body */
+    di_request_overrides of_prompt;     /* and with a prompt beside it */
     struct di_buf input;                /* of them, if it is not empty */
     struct di_exchange_prompt *prompts; /* [n_prompts]; NULL: the body has the prompt */
     di_prepared *fields, **prepared;    /* made of all that; prepared: [n_prompts] */
     struct di_forced {                  /* [as many] or NULL: a prompt whose tokens behind the first are the beginning of the answer */
-        int32_t *ids;                   /* [n]; owned by the dialect */
+        int32_t *ids;                   /* [n] until release */
         size_t n;
+        int32_t first;
     } * forced;
     struct di_answer *answers;
     size_t n_answers, n_samples, n_prompts; /* n_answers: samples of all prompts */
@@ -152,6 +156,8 @@ void di_write_logprob(struct di_buf *b, const di_engine *engine, const di_output
 /* The bytes of a token as a JSON string; those that are no whole characters as \xNN. */
 void di_write_token(struct di_buf *b, const di_engine *engine, int32_t id, struct di_str *bytes, char room[static 256]);
 
+/* Ids of a text, nothing put in front; control spellings count. *ids is the caller's to free, whatever comes of it. */
+di_status di_exchange_encode(const struct di_exchange *x, struct di_str text, int32_t **ids, size_t *n, di_error *err);
 /* models, tokenize, count_tokens, ...: fills x->reply. */
 di_status di_exchange_reply(struct di_exchange *x, di_error *err);
 /* The one of the setup's names that stands for this one, or NULL. */

@@ -145,7 +145,9 @@ static void play(enum di_route route, const char *body, struct answer *answers, 
     if (di_exchange_create(&setup, &r, &x, &e) != DI_OK)
         fail_msg("%s: %s", body, e.message);
     size_t n = di_exchange_submissions(x);
-    di_exchange_release(x); /* nothing below needs the request */
+    size_t kept = di_exchange_release(x);                               /* nothing below needs the request */
+    if (kept < (route == DI_ROUTE_RESPONSES ? r.body.n : 0) + sizeof r) /* Responses repeats what it was asked */
+        fail_msg("%zu bytes are said to be kept of a request of %zu", kept, r.body.n);
     assert_int_equal(di_exchange_begin(x, out, NULL), DI_OK);
     for (size_t i = 0; i < n; i++)
         answers[i].next = 0;
@@ -455,10 +457,14 @@ static void check_responses(void)
     struct di_arena arena;
     struct di_json *v, *body;
     int64_t sequence = 0, n;
+    char long_text[9000] = "", request[9100];
     di_arena_init(&arena);
     make_answer(&answers[0], false);
-    play(DI_ROUTE_RESPONSES, "{\"top_logprobs\":1}", answers, &whole);
-    play(DI_ROUTE_RESPONSES, "{\"top_logprobs\":1,\"stream\":true}", answers, &stream);
+    memset(long_text, 'x', sizeof long_text - 1);
+    snprintf(request, sizeof request, "{\"top_logprobs\":1,\"instructions\":\"%s\"}", long_text);
+    play(DI_ROUTE_RESPONSES, request, answers, &whole);
+    snprintf(request, sizeof request, "{\"top_logprobs\":1,\"stream\":true,\"instructions\":\"%s\"}", long_text);
+    play(DI_ROUTE_RESPONSES, request, answers, &stream);
     for (struct di_str sse = di_buf_str(&stream); next_event(&sse, &arena, &v); sequence++) {
         const struct di_json *delta = di_json_get(v, "delta"), *item = di_json_get(v, "item");
         assert_true(di_json_int(di_json_get(v, "sequence_number"), &n) && n == sequence);

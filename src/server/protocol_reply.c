@@ -71,7 +71,7 @@ static di_status count_tokens(struct di_exchange *x, di_error *err)
     size_t n;
     if (responses)
         TRY(di_stored_conversation(x, &items, err));
-    di_exchange_describe(x, 0, &s);
+    di_exchange_describe(x, &s);
     TRY(di_engine_prompt(x->setup->engine, &s, NULL, 0, &n, err));
     di_buf_addf(&x->reply, responses ? "{\"object\":\"response.input_tokens\",\"input_tokens\":%zu}" : "{\"input_tokens\":%zu}", n);
 out:
@@ -79,14 +79,14 @@ out:
     return status;
 }
 
-static di_status plain_ids(const struct di_exchange *x, struct di_str text, int32_t **ids, size_t *n, di_error *err)
+di_status di_exchange_encode(const struct di_exchange *x, struct di_str text, int32_t **ids, size_t *n, di_error *err)
 {
-    di_status status = DI_OK;
-    TRY(di_engine_encode(x->setup->engine, text.p, text.n, 1, NULL, 0, n, err));
-    *ids = di_calloc(*n, sizeof **ids);
-    CHECK(*ids, err, DI_ERR_MEMORY, "", "out of memory for %zu ids", *n);
-    TRY(di_engine_encode(x->setup->engine, text.p, text.n, 1, *ids, *n, n, err));
-out:
+    *ids = di_malloc((text.n + 1) * sizeof **ids); /* no token is shorter than a byte */
+    if (!*ids)
+        return di_fail(err, DI_ERR_MEMORY, "", "out of memory for a prompt");
+    di_status status = di_engine_encode(x->setup->engine, text.p ? text.p : "", text.n, 1, *ids, text.n, n, err);
+    int32_t *fit = status == DI_OK ? di_realloc(*ids, (*n + 1) * sizeof *fit) : NULL;
+    *ids = fit ? fit : *ids;
     return status;
 }
 
@@ -116,12 +116,12 @@ static di_status tokenize(struct di_exchange *x, di_error *err)
     TRY(di_field_switch(x->json, "add_special_tokens", true, &special, err));
     TRY(di_field_switch(x->json, "return_token_strs", false, &strings, err));
     if (di_field(x->json, "messages")) {
-        di_exchange_describe(x, 0, &s);
+        di_exchange_describe(x, &s);
         TRY(di_engine_prepare(x->setup->engine, &s, &p, err));
         ids = di_prepared_prompt(p, &n);
     } else {
         CHECK(di_json_is(prompt, DI_JSON_STRING), err, DI_ERR_INVALID, "prompt", "must be a string, or give messages");
-        TRY(plain_ids(x, prompt->text, &own, &n, err));
+        TRY(di_exchange_encode(x, prompt->text, &own, &n, err));
         ids = own;
     }
     TRY(check_reply(x, 2 * n, "prompt", n, err)); /* before it is written */

@@ -80,6 +80,7 @@ static di_status read(struct di_exchange *x, di_error *err)
     write_settings(&own->settings, x);
     TRY(di_buf_ok(&own->settings, err));
     TRY(di_stored_conversation(x, &own->input, err));
+    x->kept = own->settings.cap + own->input.cap;
 out:
     return status;
 }

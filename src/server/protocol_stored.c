@@ -22,13 +22,13 @@ struct fetched {
 };
 struct references {
     struct di_exchange *x;
-    struct fetched *v; /* heap; what is in it lives in the exchange's arena */
+    struct fetched *v; /* heap; what is in it lives in the exchange's tree */
     size_t n, cap;
 };
 
 static di_status copy(struct di_exchange *x, struct di_str s, struct di_str *out, di_error *err)
 {
-    *out = (struct di_str){di_arena_strndup(&x->arena, s.p, s.n), s.n};
+    *out = (struct di_str){di_arena_strndup(&x->tree, s.p, s.n), s.n};
     return out->p ? DI_OK : di_fail(err, DI_ERR_MEMORY, "", "out of memory for a conversation");
 }
 
@@ -36,7 +36,7 @@ static di_status read_output(struct di_exchange *x, const struct di_json *output
 {
     di_status status = DI_OK;
     struct di_buf text = {0};
-    f->items = di_arena_alloc(&x->arena, (output->count + 1) * sizeof *f->items);
+    f->items = di_arena_alloc(&x->tree, (output->count + 1) * sizeof *f->items);
     CHECK(f->items, err, DI_ERR_MEMORY, "", "out of memory for a conversation");
     for (const struct di_json *v = output->child; v; v = v->next, f->n++) {
         struct kept *k = &f->items[f->n];
@@ -304,8 +304,8 @@ di_status di_stored_input_items(struct di_exchange *x, di_error *err)
     di_buf_addc(&items, ']');
     TRY(di_buf_ok(&items, err));
     TRY(di_buf_ok(&body, err));
-    TRY(di_json_parse(di_buf_str(&items), NULL, &x->arena, &list, err));
-    TRY(di_json_parse(di_buf_str(&body), NULL, &x->arena, &response, err));
+    TRY(di_json_parse(di_buf_str(&items), NULL, &x->tree, &list, err));
+    TRY(di_json_parse(di_buf_str(&body), NULL, &x->tree, &response, err));
     v = di_calloc(list->count + 1, sizeof *v);
     CHECK(v, err, DI_ERR_MEMORY, "", "out of memory for a list");
     for (const struct di_json *m = list->child; m; m = m->next)

@@ -467,7 +467,7 @@ static void test_submissions(void **state)
         assert_true(s.report_start);
         di_exchange_submitted(x, (size_t)i, 41 + i);
     }
-    di_exchange_describe(x, 0, &s);
+    di_exchange_describe(x, &s);
     assert_string_equal(s.protocol, "chat");
     assert_ptr_equal(s.json, r.body.p); /* as it is */
     assert_int_equal(s.json_bytes, r.body.n);
@@ -485,7 +485,7 @@ static void test_submissions(void **state)
         di_exchange_destroy(x);
     }
     x = open_with(&fixed, DI_ROUTE_MESSAGES, "{}");
-    di_exchange_describe(x, 0, &s);
+    di_exchange_describe(x, &s);
     assert_null(s.defaults);
     di_exchange_destroy(x);
 }
@@ -509,12 +509,13 @@ static void test_prompts_of_completions(void **state)
         struct di_exchange *x = open_exchange(DI_ROUTE_COMPLETIONS, cases[i].request);
         di_submission s;
         assert_int_equal(di_exchange_submissions(x), cases[i].n);
+        di_exchange_describe(x, &s);
+        assert_string_equal(s.protocol, "completion");
+        assert_string_equal(s.json, cases[i].request);
+        assert_true(!s.text && !s.ids && s.overrides->prompts == 1);
+        assert_int_equal(s.overrides->logprobs, cases[i].logprobs);
         for (size_t k = 0; k < 2 && (cases[i].texts[k] || cases[i].n_ids[k]); k++) {
-            di_exchange_describe(x, k, &s);
-            assert_string_equal(s.protocol, "completion");
-            assert_string_equal(s.json, cases[i].request);
-            assert_int_equal(s.overrides->prompts, 1);
-            assert_int_equal(s.overrides->logprobs, cases[i].logprobs);
+            di_exchange_describe_prompt(x, k, &s);
             assert_int_equal(s.n_ids, cases[i].n_ids[k]);
             assert_int_equal(s.ids == NULL, cases[i].texts[k] != NULL);
             if (s.ids)
@@ -841,7 +842,7 @@ static void test_conversations_are_continued(void **state)
     di_exchange_destroy(x);
     x = open_with(&kept, DI_ROUTE_RESPONSES, "{\"input\":[{\"role\":\"user\",\"content\":\"three\"}],\"previous_response_id\":\"resp_1\"}");
     di_submission s;
-    di_exchange_describe(x, 0, &s);
+    di_exchange_describe(x, &s);
     struct di_buf input = {0};
     di_buf_add(&input, s.overrides->input, s.overrides->input_bytes);
     same_text(&input,
