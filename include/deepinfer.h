@@ -345,7 +345,7 @@ typedef struct di_submission {
     size_t json_bytes;
     const char *protocol;                /* "chat", "completion", "responses" or "messages"; NULL = "chat" */
     const di_sampling_options *sampling; /* NULL = defaults. With json: what the request does not say itself */
-    const int32_t *forced;               /* [n_forced] the answer's tokens by index, -1 = sampled: for scoring and replay */
+    const int32_t *forced;               /* [n_forced] the answer's tokens by index, -1 = sampled: for scoring and resuming */
     size_t n_forced;
     int32_t priority;    /* lower runs earlier and may take the place of a higher one, which waits as long as better ones keep coming (0) */
     uint64_t tenant;     /* admission is fair between tenants of one priority; they share no cached prefix (0) */

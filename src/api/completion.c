@@ -67,7 +67,7 @@ static di_status make_parser(struct di_completion *c, di_error *err)
 static void make_cap(struct di_completion *c)
 {
     const struct di_chat *chat = c->chat;
-    bool reasons = chat->start == DI_START_REASONING || chat->start == DI_START_REASONING_CONTINUED;
+    bool reasons = chat->start == DI_STARTS_REASONING || chat->start == DI_STARTS_REASONING_CONTINUED;
     int64_t budget = chat->sampling.thinking_token_budget;
     if (reasons && budget != INT64_MIN)
         c->cap = (struct di_cap){budget, {c->text->controls.id[DI_CTL_THINK_END], c->text->controls.id[DI_CTL_DSML]}};
@@ -178,7 +178,7 @@ static bool on_token(void *ctx, const struct di_sample *s)
         return false;
     }
     c->ids.v[c->ids.n++] = s->id;
-    c->reasoning_tokens += di_parser_phase(c->parser) == DI_PHASE_REASONING;
+    c->reasoning_tokens += di_parser_phase(c->parser) == DI_PHASE_OF_REASONING;
     if (is_end(c, s->id))
         return true;
     if (di_parser_feed_id(c->parser, c->text->tokenizer, s->id, &c->err) != DI_OK)

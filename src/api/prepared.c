@@ -201,7 +201,7 @@ static bool find_turn(void *ctx, const struct di_prompt_turn *turn, struct di_id
            di_turn_memory_find(p->memory, p->memory_tenant, prefix, turn->message, p->chat->protocol, turn->reasons, ids);
 }
 
-/* Will later prompts of this conversation show what it reasons (spec/encoding.md §2.5)? If not, no turn that reasoned can be replayed. */
+/* Will later prompts of this conversation show what it reasons (spec/encoding.md §2.5)? If not, no turn that reasoned can be recalled. */
 static bool keeps_reasoning(const struct di_chat *chat)
 {
     return chat->reasoning_history == DI_REASONING_AUTO ? chat->tools_declared : chat->reasoning_history == DI_REASONING_KEEP;
@@ -210,8 +210,8 @@ static bool keeps_reasoning(const struct di_chat *chat)
 /* Where the turn begins that this answer will be; a prefix of the client's is no turn of the model's. */
 static bool find_start(struct di_prepared *p, struct turn_finder *r)
 {
-    enum di_parse_start start = p->chat->start;
-    bool fresh = start == DI_START_REASONING || start == DI_START_CONTENT || start == DI_START_TOOL_BLOCK;
+    di_answer_start start = p->chat->start;
+    bool fresh = start == DI_STARTS_REASONING || start == DI_STARTS_CONTENT || start == DI_STARTS_TOOL_CALLS;
     size_t n = p->prompt.n;
     while (fresh && n && p->prompt.v[n - 1] != p->text->controls.id[DI_CTL_ASSISTANT])
         n--;
@@ -223,9 +223,9 @@ static bool find_start(struct di_prepared *p, struct turn_finder *r)
 static di_status render_prompt(struct di_prepared *p, di_error *err)
 {
     struct turn_finder r = {.p = p};
-    struct di_prompt_replay replay = {find_turn, &r};
+    struct di_prompt_recall recall = {find_turn, &r};
     di_status status =
-        di_prompt_encode(&p->chat->prompt, p->text->tokenizer, &p->text->controls, p->memory ? &replay : NULL, &p->prompt, err);
+        di_prompt_encode(&p->chat->prompt, p->text->tokenizer, &p->text->controls, p->memory ? &recall : NULL, &p->prompt, err);
     if (status == DI_OK && p->memory && !find_start(p, &r))
         p->memory = NULL;
     di_turn_prefix_fini(&r.prefix);

@@ -45,7 +45,7 @@ struct di_prepare_setup {
     bool strict;                           /* fields that mean nothing are refused */
     int32_t n_samples;                     /* answers that the caller makes of it; a request that says another number is refused */
     uint64_t tenant;
-    struct di_turn_memory *memory; /* earlier turns are replayed from it, these go into it; NULL = none. It must outlive the requests */
+    struct di_turn_memory *memory; /* earlier turns are recalled from it, these go into it; NULL = none. It must outlive the requests */
 };
 /* Read a request of a dialect as JSON text; empty text: nothing is said. DI_PROTOCOL_COMPLETION takes `prompt` (text) or
  * `prompt_token_ids` where none is given. Refused by name, until they exist: images, and constraints that exist only as a mask (regex,

@@ -115,11 +115,6 @@ const char *di_end_reason_name(di_end_reason reason)
 
 static void on_begin(void *arg)
 {
-    static const di_answer_start starts[] = {[DI_START_REASONING] = DI_STARTS_REASONING,
-                                             [DI_START_CONTENT] = DI_STARTS_CONTENT,
-                                             [DI_START_TOOL_BLOCK] = DI_STARTS_TOOL_CALLS,
-                                             [DI_START_REASONING_CONTINUED] = DI_STARTS_REASONING_CONTINUED,
-                                             [DI_START_CONTENT_CONTINUED] = DI_STARTS_CONTENT_CONTINUED};
     struct di_api_request *r = arg;
     struct di_record *rec = record_begin(r);
     if (!rec)
@@ -127,17 +122,13 @@ static void on_begin(void *arg)
     record_prepare(rec, r, DI_OUTPUT_STARTED);
     rec->out.prompt_tokens = (int64_t)r->answer.prompt.n;
     rec->out.cached_tokens = r->answer.cached_tokens;
-    rec->out.start = starts[r->answer.chat->start];
+    rec->out.start = r->answer.chat->start;
     rec->out.thinking = r->answer.chat->thinking;
     record_deliver(r, rec);
 }
 
 static void on_sample(void *arg, const struct di_sample *s)
 {
-    static const di_answer_phase phases[] = {[DI_PHASE_REASONING] = DI_PHASE_OF_REASONING,
-                                             [DI_PHASE_CONTENT] = DI_PHASE_OF_CONTENT,
-                                             [DI_PHASE_TOOLS] = DI_PHASE_OF_TOOL_CALLS,
-                                             [DI_PHASE_DONE] = DI_PHASE_OF_CONTENT};
     struct di_api_request *r = arg;
     struct di_record *rec = record_begin(r);
     if (!rec)
@@ -146,7 +137,7 @@ static void on_sample(void *arg, const struct di_sample *s)
     rec->out.token = s->id;
     rec->out.index = (int64_t)r->answer.ids.n;
     rec->out.logprob = s->logprob;
-    rec->out.phase = phases[di_parser_phase(r->answer.parser)];
+    rec->out.phase = di_parser_phase(r->answer.parser);
     rec->out.n_alternatives = (uint32_t)s->n_top;
     rec->out.alternatives = rec->alternatives;
     for (size_t i = 0; i < s->n_top; i++)

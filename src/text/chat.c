@@ -109,7 +109,7 @@ static di_status check_prefix(struct di_build *b)
 /* A raw prompt has no conversation: the answer is plain content from its first byte on. */
 static di_status build_completion(struct di_build *b)
 {
-    b->chat->start = DI_START_CONTENT_CONTINUED;
+    b->chat->start = DI_STARTS_CONTENT_CONTINUED;
     return di_build_format(b, di_build_get(b->request, "response_format"), DI_FIELD(NULL, "response_format"), false);
 }
 

@@ -150,7 +150,7 @@ struct di_chat {
     bool forced; /* the answer must call a tool; `opened`: and the prompt opens the block */
     bool opened;
 
-    enum di_parse_start start; /* parser settings (§3.1) */
+    di_answer_start start; /* parser settings (§3.1) */
     bool tools_declared, json_mode;
     struct di_constraint constraint;    /* what to enforce: of the tools if any are shown, else of the format (§2.9) */
     struct di_constraint format;        /* what response_format and its relatives ask for */

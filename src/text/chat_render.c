@@ -351,19 +351,19 @@ static void prefix(struct render *r, const struct di_chat_message *m)
             di_prompt_control(r->p, DI_CTL_THINK_END);
     }
     grounded(r, &m->content, "\n\n");
-    c->start = !c->thinking || has_content || r->answered_bare ? DI_START_CONTENT_CONTINUED
-               : di_parts_empty(&m->reasoning)                 ? DI_START_REASONING
-                                                               : DI_START_REASONING_CONTINUED;
+    c->start = !c->thinking || has_content || r->answered_bare ? DI_STARTS_CONTENT_CONTINUED
+               : di_parts_empty(&m->reasoning)                 ? DI_STARTS_REASONING
+                                                               : DI_STARTS_REASONING_CONTINUED;
 }
 
 static void tail(struct render *r)
 {
     struct di_chat *c = r->c;
     if (r->answered_bare) {
-        c->start = DI_START_CONTENT;
+        c->start = DI_STARTS_CONTENT;
         return;
     }
-    c->start = c->opened ? DI_START_TOOL_BLOCK : c->thinking ? DI_START_REASONING : DI_START_CONTENT;
+    c->start = c->opened ? DI_STARTS_TOOL_CALLS : c->thinking ? DI_STARTS_REASONING : DI_STARTS_CONTENT;
     di_prompt_control(r->p, DI_CTL_ASSISTANT);
     think_mark(r);
     if (c->opened)

@@ -181,7 +181,7 @@ static void check_settings(struct di_str id, const struct di_json *r, const stru
     const struct di_json *sampling = di_json_get(r, "sampling"), *parser = di_json_get(r, "parser");
     double temperature, top_p;
     int64_t max_tokens, want_max = 0, n_ids = 0;
-    enum di_parse_start start;
+    di_answer_start start;
     struct di_str start_name = string_of(parser, di_json_get(parser, "start_here") ? "start_here" : "start");
     assert_true(di_json_double(di_json_get(sampling, "temperature"), &temperature));
     assert_true(di_json_double(di_json_get(sampling, "top_p"), &top_p));
@@ -451,7 +451,7 @@ static void test_rules(void **state)
     /* Forced while thinking: the grammar forces, the prompt does not open the block. */
     assert_int_equal(create(DI_PROTOCOL_CHAT, forced, NULL, &arena, &chat, &err), DI_OK);
     assert_int_equal(chat->constraint.kind, DI_CONSTRAIN_TOOLS_REQUIRED);
-    assert_int_equal(chat->start, DI_START_REASONING);
+    assert_int_equal(chat->start, DI_STARTS_REASONING);
     assert_int_equal(chat->prompt.marks[chat->prompt.n_marks - 1].control, DI_CTL_THINK);
     assert_true(chat->temperature == 0.5 && chat->top_p == 0.5);
     /* The answer's limit. */

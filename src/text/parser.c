@@ -206,7 +206,7 @@ static size_t held(const struct di_parser *p)
     return p->lf_run + (p->end - p->begin);
 }
 
-static void hold(struct di_parser *p, char byte, bool ctrl)
+static void hold_byte(struct di_parser *p, char byte, bool ctrl)
 {
     if (p->end == p->held_cap) {
         size_t n = p->end - p->begin;
@@ -220,7 +220,7 @@ static void hold(struct di_parser *p, char byte, bool ctrl)
 }
 
 /* The first n held bytes go to the present state. */
-static void release(struct di_parser *p, size_t n)
+static void release_held(struct di_parser *p, size_t n)
 {
     for (; n && p->lf_run; n--, p->lf_run--)
         sink(p, '\n', false);
@@ -253,7 +253,7 @@ static size_t lf_before(const struct di_parser *p, size_t at)
 
 /* ---- states ---- */
 
-static void enter(struct di_parser *p, enum state s)
+static void enter_state(struct di_parser *p, enum state s)
 {
     flush_run(p, true);
     p->state = s;
@@ -266,7 +266,7 @@ static void enter(struct di_parser *p, enum state s)
     }
 }
 
-static void step(struct di_parser *p, char byte, bool ctrl);
+static void step_byte(struct di_parser *p, char byte, bool ctrl);
 
 static void note_for_quote(struct di_parser *p, const char *bytes, size_t n, bool ctrl)
 {
@@ -288,7 +288,7 @@ static void begin_block(struct di_parser *p, const struct pattern *t, size_t lf)
         note_for_quote(p, t->bytes, t->ctrl_lo, false);
         note_for_quote(p, t->bytes + t->ctrl_lo, t->n - t->ctrl_lo, true);
     }
-    enter(p, BLOCK);
+    enter_state(p, BLOCK);
 }
 
 /* The tool was not offered. Nothing of the call leaves as a call: it is text if nothing was called before it, else it is dropped, because
@@ -299,14 +299,14 @@ static void refuse_call(struct di_parser *p)
     p->notes |= DI_NOTE_NOT_OFFERED;
     p->refused = p->n_calls == 0 && !p->quoting;
     p->quote = (struct di_buf){0};
-    enter(p, p->quoting ? QUOTED : DONE);
+    enter_state(p, p->quoting ? QUOTED : DONE);
     clear(p, &p->name);
     if (p->quoting) {
         p->quoting = false;
         for (size_t i = 0; i < p->quote_lf; i++)
-            step(p, '\n', false);
+            step_byte(p, '\n', false);
         for (size_t i = 0; i + 1 < quote.n; i += 2)
-            step(p, quote.p[i], quote.p[i + 1]);
+            step_byte(p, quote.p[i], quote.p[i + 1]);
     }
     clear(p, &quote);
     di_buf_fini(&quote);
@@ -328,7 +328,7 @@ static void begin_call(struct di_parser *p)
     p->emit(p->arg, &ev);
     clear(p, &p->decoded);
     clear(p, &p->name);
-    enter(p, ARGS);
+    enter_state(p, ARGS);
 }
 
 /* A raw value that is no JSON (or nested deeper than 512) is sent as a string, unless the end of the output cut it off (§3.3). */
@@ -359,72 +359,72 @@ static void act(struct di_parser *p, const struct pattern *t, size_t lf)
     switch (t->action) {
     case FOUND_STOP:
         p->stop_index = (size_t)(t - p->patterns);
-        enter(p, DONE);
+        enter_state(p, DONE);
         break;
     case THINK_END:
-        enter(p, p->json_mode ? JSON_BEFORE : CONTENT);
+        enter_state(p, p->json_mode ? JSON_BEFORE : CONTENT);
         p->trim = !p->json_mode;
         break;
     case STRAY:
         p->trim = false;
-        enter(p, p->state);
+        enter_state(p, p->state);
         break;
     case SPELL:
         p->trim = false;
         for (size_t i = 0; i < t->n; i++)
             sink(p, t->bytes[i], false);
-        enter(p, p->state);
+        enter_state(p, p->state);
         break;
     case BLOCK_BEGIN: begin_block(p, t, lf); break;
-    case JSON_FENCE: enter(p, JSON_INSIDE); break;
+    case JSON_FENCE: enter_state(p, JSON_INSIDE); break;
     case JSON_BARE:
-        enter(p, JSON_INSIDE);
+        enter_state(p, JSON_INSIDE);
         sink(p, t->bytes[0], false);
         break;
-    case JSON_END: enter(p, JSON_AFTER); break;
+    case JSON_END: enter_state(p, JSON_AFTER); break;
     case CALL_NAME:
         p->call_bytes = 0;
-        enter(p, NAME);
+        enter_state(p, NAME);
         break;
     case CALL_BEGIN: begin_call(p); break;
     case CALL_END:
         add_arguments(p, p->any_key ? "}" : "{}");
-        enter(p, BLOCK);
+        enter_state(p, BLOCK);
         break;
     case BLOCK_END:
         p->quoting = false;
-        enter(p, DONE);
+        enter_state(p, DONE);
         break;
     case KEY_BEGIN:
         add_arguments(p, p->any_key ? ", \"" : "{\"");
         p->any_key = true;
-        enter(p, KEY);
+        enter_state(p, KEY);
         break;
     case KEY_END:
-        enter(p, TYPE);
+        enter_state(p, TYPE);
         add_arguments(p, "\": ");
         break;
     case STRING_BEGIN:
         add_arguments(p, "\"");
-        enter(p, STRING);
+        enter_state(p, STRING);
         break;
-    case RAW_BEGIN: enter(p, RAW); break;
+    case RAW_BEGIN: enter_state(p, RAW); break;
     case VALUE_END:
         if (p->state == RAW)
             end_raw(p, false);
         else
             flush_run(p, true), add_arguments(p, "\"");
-        enter(p, ARGS);
+        enter_state(p, ARGS);
         break;
     }
 }
 
-static bool same(const struct di_parser *p, const struct pattern *t, size_t i, char byte, bool ctrl)
+static bool matches_at(const struct di_parser *p, const struct pattern *t, size_t i, char byte, bool ctrl)
 {
     return t->bytes[i] == byte && (p->spelling || ctrl == (i >= t->ctrl_lo && i < t->ctrl_hi));
 }
 
-static void step(struct di_parser *p, char byte, bool ctrl)
+static void step_byte(struct di_parser *p, char byte, bool ctrl)
 {
     if (p->trim) {
         if (byte == '\n' && !ctrl)
@@ -433,20 +433,20 @@ static void step(struct di_parser *p, char byte, bool ctrl)
     }
     if (p->quoting)
         note_for_quote(p, &byte, 1, ctrl);
-    hold(p, byte, ctrl);
+    hold_byte(p, byte, ctrl);
     size_t keep = 0;
     for (size_t k = 0; k < p->n_active; k++) {
         struct pattern *t = p->active[k];
-        while (t->at && !same(p, t, t->at, byte, ctrl))
+        while (t->at && !matches_at(p, t, t->at, byte, ctrl))
             t->at = t->fail[t->at - 1];
-        if (same(p, t, t->at, byte, ctrl))
+        if (matches_at(p, t, t->at, byte, ctrl))
             t->at++;
         size_t need = t->at + (t->lf ? lf_before(p, t->at) : 0);
         if (t->at == t->n) {
             size_t before = held(p) - need;
             if (t->action == FOUND_STOP && p->include_stop)
                 before = held(p);
-            release(p, before);
+            release_held(p, before);
             drop_last(p, held(p));
             act(p, t, need - t->n);
             return;
@@ -454,7 +454,7 @@ static void step(struct di_parser *p, char byte, bool ctrl)
         if (need > keep)
             keep = need;
     }
-    release(p, held(p) - keep);
+    release_held(p, held(p) - keep);
     for (; p->begin < p->end && is_lf(p, p->begin); p->begin++) /* a long run of newlines is a number, not memory */
         p->lf_run++;
 }
@@ -464,11 +464,11 @@ static void step(struct di_parser *p, char byte, bool ctrl)
 static const char *const start_names[] = {"reasoning", "content", "tool_block", "reasoning_continued", "content_continued"};
 static const char *const finish_names[] = {"stop", "length", "content_filter", "abort", "error", "tool_calls", "stop"};
 
-bool di_parse_start_from_name(struct di_str name, enum di_parse_start *out)
+bool di_parse_start_from_name(struct di_str name, di_answer_start *out)
 {
     for (size_t i = 0; i < sizeof start_names / sizeof *start_names; i++)
         if (di_str_eqc(name, start_names[i])) {
-            *out = (enum di_parse_start)i;
+            *out = (di_answer_start)i;
             return true;
         }
     return false;
@@ -494,9 +494,9 @@ static void make_failure_table(const struct di_parser *p, struct pattern *t)
     t->fail[0] = 0;
     for (size_t i = 1, k = 0; i < t->n; i++) {
         bool ctrl = i >= t->ctrl_lo && i < t->ctrl_hi;
-        while (k && !same(p, t, k, t->bytes[i], ctrl))
+        while (k && !matches_at(p, t, k, t->bytes[i], ctrl))
             k = t->fail[k - 1];
-        if (same(p, t, k, t->bytes[i], ctrl))
+        if (matches_at(p, t, k, t->bytes[i], ctrl))
             k++;
         t->fail[i] = (uint32_t)k;
     }
@@ -582,8 +582,8 @@ di_status di_parser_create(const struct di_parser_settings *s, di_parse_emit *em
     TRY(lay_out(p, err));
     enum state content = s->json_mode ? JSON_BEFORE : CONTENT;
     const enum state first[] = {REASONING, content, BLOCK, REASONING, content};
-    enter(p, first[s->start]);
-    p->trim = s->start == DI_START_REASONING || (s->start == DI_START_CONTENT && !s->json_mode);
+    enter_state(p, first[s->start]);
+    p->trim = s->start == DI_STARTS_REASONING || (s->start == DI_STARTS_CONTENT && !s->json_mode);
     *out = p;
     p = NULL;
 out:
@@ -618,7 +618,7 @@ di_status di_parser_feed(struct di_parser *p, struct di_str bytes, enum di_parse
         return di_fail(err, DI_ERR_INVALID, "", "output was fed to a parser that has finished");
     bool ctrl = kind == DI_PARSE_CONTROL && !p->spelling;
     for (size_t i = 0; i < bytes.n; i++)
-        step(p, bytes.p[i], ctrl);
+        step_byte(p, bytes.p[i], ctrl);
     flush_run(p, false);
     emit_text(p);
     return memory_ok(p, err);
@@ -629,7 +629,7 @@ di_status di_parser_finish(struct di_parser *p, enum di_finish backend, di_error
     if (p->finished)
         return di_fail(err, DI_ERR_INVALID, "", "a parser was finished twice");
     p->finished = true;
-    release(p, held(p));
+    release_held(p, held(p));
     flush_run(p, true);
     if (p->state == RAW)
         end_raw(p, true);
@@ -649,17 +649,17 @@ di_status di_parser_finish(struct di_parser *p, enum di_finish backend, di_error
     return memory_ok(p, err);
 }
 
-enum di_parse_phase di_parser_phase(const struct di_parser *p)
+di_answer_phase di_parser_phase(const struct di_parser *p)
 {
     switch (p->state) {
-    case REASONING: return DI_PHASE_REASONING;
+    case REASONING: return DI_PHASE_OF_REASONING;
     case CONTENT:
     case QUOTED:
     case JSON_BEFORE:
     case JSON_INSIDE:
-    case JSON_AFTER: return DI_PHASE_CONTENT;
-    case DONE: return DI_PHASE_DONE;
-    default: return DI_PHASE_TOOLS;
+    case JSON_AFTER:
+    case DONE: return DI_PHASE_OF_CONTENT;
+    default: return DI_PHASE_OF_TOOL_CALLS;
     }
 }
 

@@ -16,16 +16,9 @@
 
 #include "base/str.h"
 
-/* Where the prompt ended (§3.1). */
-enum di_parse_start {
-    DI_START_REASONING,           /* thinking turn; leading newlines are dropped */
-    DI_START_CONTENT,             /* non-thinking turn; leading newlines are dropped */
-    DI_START_TOOL_BLOCK,          /* the prompt opened the call block */
-    DI_START_REASONING_CONTINUED, /* prefix inside the reasoning */
-    DI_START_CONTENT_CONTINUED    /* prefix inside the content */
-};
-/* "reasoning", "content", "tool_block", "reasoning_continued", "content_continued". False if the name is none of them. */
-bool di_parse_start_from_name(struct di_str name, enum di_parse_start *out);
+/* Where the prompt ended (§3.1): "reasoning", "content" (leading newlines of both are dropped), "tool_block", "reasoning_continued",
+ * "content_continued". False if the name is none of them. */
+bool di_parse_start_from_name(struct di_str name, di_answer_start *out);
 
 /* Why a turn is over (§3.9). The first five can be given to di_parser_finish; the parser itself adds the other two. */
 enum di_finish {
@@ -43,7 +36,7 @@ const char *di_finish_name(enum di_finish f);
 bool di_finish_from_name(struct di_str name, enum di_finish *out);
 
 struct di_parser_settings {
-    enum di_parse_start start;
+    di_answer_start start;
     bool tools_declared; /* without tools the markup of calls is text */
     bool json_mode;      /* pass only the JSON of the content (§3.5) */
     bool spelling;       /* match tags by their characters */
@@ -105,9 +98,8 @@ di_status di_parser_feed_id(struct di_parser *p, const struct di_tokenizer *t, i
 /* The model ended for the reason `backend`, EOS not fed. Releases what was held back and emits DI_EVENT_DONE, once. */
 di_status di_parser_finish(struct di_parser *p, enum di_finish backend, di_error *err);
 
-/* Where the parser stands, for counting reasoning tokens and for switching grammars. */
-enum di_parse_phase { DI_PHASE_REASONING, DI_PHASE_CONTENT, DI_PHASE_TOOLS, DI_PHASE_DONE };
-enum di_parse_phase di_parser_phase(const struct di_parser *p);
+/* Where the parser stands, for counting reasoning tokens and for switching grammars; behind the end: in the content. */
+di_answer_phase di_parser_phase(const struct di_parser *p);
 /* A stop string was found: nothing that the model writes from here on matters. */
 bool di_parser_stopped(const struct di_parser *p);
 /* The answer consists of the call of a tool that was not offered. */

@@ -88,7 +88,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
                                              {{"\n", 1}, {"a", 1}, {"b", 1}},
                                              {{"<", 1}, {"```", 3}, {"ab", 2}},
                                              {{"\n\n<", 3}, {"b", 1}, {"ab", 2}}};
-    struct di_parser_settings s = {.start = (enum di_parse_start)(data[0] % 5),
+    struct di_parser_settings s = {.start = (di_answer_start)(data[0] % 5),
                                    .tools_declared = data[1] & 1,
                                    .json_mode = data[1] & 2,
                                    .spelling = data[1] & 4,

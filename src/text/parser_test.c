@@ -357,105 +357,105 @@ static bool only_f(void *arg, struct di_str name)
 
 static const struct small smalls[] = {
     /* half a tag is never shown: a stray closing tag, one without tools, one inside a value */
-    {{.start = DI_START_CONTENT, .hide_control = true, .tools_declared = true},
+    {{.start = DI_STARTS_CONTENT, .hide_control = true, .tools_declared = true},
      {TEXT("\na</"), CONTROL(D), TEXT(" parameter>b")},
      DI_FINISH_STOP,
      MSG("\"\"", "\"a</" D " parameter>b\"", "", "\"stop\"")},
-    {{.start = DI_START_REASONING, .hide_control = true},
+    {{.start = DI_STARTS_REASONING, .hide_control = true},
      {OPEN, TEXT(" calls>"), CONTROL("</think>"), TEXT("\n</"), CONTROL("</dsml:")},
      DI_FINISH_STOP,
      MSG("\"<" D " calls>\"", "\"</</dsml:\"", "", "\"stop\"")},
-    {{.start = DI_START_TOOL_BLOCK, .hide_control = true, .tools_declared = true},
+    {{.start = DI_STARTS_TOOL_CALLS, .hide_control = true, .tools_declared = true},
      {TEXT("invoke name=\"f\">parameter name=\"a\" string=\"true\"><"), CONTROL(D), TEXT("x</"), CONTROL(D), TEXT("p></"), CONTROL(D)},
      DI_FINISH_STOP,
      MSG("\"\"", "\"\"", "{\"name\": \"f\", \"arguments\": \"{\\\"a\\\": \\\"<" D "x\\\"}\"}", "\"tool_calls\"")},
     /* a call of a tool that was not offered is text, whole, and so is what follows; stop strings see it */
-    {{.start = DI_START_CONTENT, .hide_control = true, .tools_declared = true, .offered = only_f},
+    {{.start = DI_STARTS_CONTENT, .hide_control = true, .tools_declared = true, .offered = only_f},
      {TEXT("a\n\n<"), CONTROL(D), TEXT(" calls><"), CONTROL(D), TEXT(" invoke name=\"g\">b"), CONTROL("<think>")},
      DI_FINISH_STOP,
      MSG("\"\"", "\"a\\n\\n<" D " calls><" D " invoke name=\\\"g\\\">b\"", "", "\"stop\"")},
-    {{.start = DI_START_REASONING, .hide_control = true, .tools_declared = true, .offered = only_f, .stop = &name_stop, .n_stop = 1},
+    {{.start = DI_STARTS_REASONING, .hide_control = true, .tools_declared = true, .offered = only_f, .stop = &name_stop, .n_stop = 1},
      {TEXT("w\n<"), CONTROL(D), TEXT("invoke name=\"g\">b")},
      DI_FINISH_STOP,
      MSG("\"w\"", "\"\\n<" D "invoke \"", "", "\"stop\"")},
     /* or nothing: if a call is demanded, in JSON mode, behind another call */
-    {{.start = DI_START_TOOL_BLOCK, .tools_declared = true, .offered = only_f, .refuse_not_offered = true},
+    {{.start = DI_STARTS_TOOL_CALLS, .tools_declared = true, .offered = only_f, .refuse_not_offered = true},
      {TEXT("invoke name=\"g\">invoke name=\"f\">")},
      DI_FINISH_STOP,
      MSG("\"\"", "\"\"", "", "\"stop\"")},
-    {{.start = DI_START_CONTENT, .tools_declared = true, .offered = only_f, .json_mode = true},
+    {{.start = DI_STARTS_CONTENT, .tools_declared = true, .offered = only_f, .json_mode = true},
      {OPEN, TEXT("invoke name=\"g\">{}")},
      DI_FINISH_STOP,
      MSG("\"\"", "\"\"", "", "\"stop\"")},
-    {{.start = DI_START_CONTENT, .tools_declared = true, .offered = only_f},
+    {{.start = DI_STARTS_CONTENT, .tools_declared = true, .offered = only_f},
      {OPEN, TEXT("invoke name=\"f\"></"), CONTROL(D), TEXT("x>invoke name=\"g\">invoke name=\"f\">")},
      DI_FINISH_STOP,
      MSG("\"\"", "\"\"", "{\"name\": \"f\", \"arguments\": \"{}\"}", "\"tool_calls\"")},
     /* a control id that is no markup: text, or nothing */
-    {{.start = DI_START_REASONING},
+    {{.start = DI_STARTS_REASONING},
      {CONTROL("<think>"), TEXT("\na"), CONTROL("<think>"), CONTROL("</think>"), TEXT("<think>b")},
      DI_FINISH_STOP,
      MSG("\"<think>\\na<think>\"", "\"<think>b\"", "", "\"stop\"")},
-    {{.start = DI_START_REASONING, .hide_control = true},
+    {{.start = DI_STARTS_REASONING, .hide_control = true},
      {CONTROL("<think>"), TEXT("\na"), CONTROL("<think>"), CONTROL("</think>"), TEXT("<think>b")},
      DI_FINISH_STOP,
      MSG("\"a\"", "\"<think>b\"", "", "\"stop\"")},
     /* spelled markup is text when ids are known */
-    {{.start = DI_START_REASONING, .tools_declared = true},
+    {{.start = DI_STARTS_REASONING, .tools_declared = true},
      {TEXT("a</think><" D " calls>")},
      DI_FINISH_STOP,
      MSG("\"a</think><" D " calls>\"", "\"\"", "", "\"stop\"")},
     /* the bracket and the attribute must be ordinary bytes */
-    {{.start = DI_START_CONTENT, .tools_declared = true},
+    {{.start = DI_STARTS_CONTENT, .tools_declared = true},
      {CONTROL("<"), CONTROL(D), TEXT("x")},
      DI_FINISH_STOP,
      MSG("\"\"", "\"<" D "x\"", "", "\"stop\"")},
-    {{.start = DI_START_TOOL_BLOCK},
+    {{.start = DI_STARTS_TOOL_CALLS},
      {CONTROL("invoke name=\""), TEXT("invoke name=\"f\"")},
      DI_FINISH_STOP,
      MSG("\"\"", "\"\"", "{\"name\": \"f\", \"arguments\": \"\"}", "\"stop\"")},
     /* half a character at the end of a channel, and one that two stretches share */
-    {{.start = DI_START_REASONING},
+    {{.start = DI_STARTS_REASONING},
      {TEXT("a\xE4\xBD"), CONTROL("</think>"), TEXT("b\xE4"), TEXT("\xBD\xA0\xE4")},
      DI_FINISH_STOP,
      MSG("\"a\xEF\xBF\xBD\"", "\"b\xE4\xBD\xA0\xEF\xBF\xBD\"", "", "\"stop\"")},
     /* a stray end of reasoning ends the dropping of newlines, hidden or not */
-    {{.start = DI_START_CONTENT, .hide_control = true},
+    {{.start = DI_STARTS_CONTENT, .hide_control = true},
      {TEXT("\n"), CONTROL("</think>"), TEXT("\nx")},
      DI_FINISH_STOP,
      MSG("\"\"", "\"\\nx\"", "", "\"stop\"")},
     /* matches that begin inside a broken match */
-    {{.start = DI_START_CONTENT, .stop = &overlapping, .n_stop = 1},
+    {{.start = DI_STARTS_CONTENT, .stop = &overlapping, .n_stop = 1},
      {TEXT("xaaab!")},
      DI_FINISH_STOP,
      MSG("\"\"", "\"xa\"", "", "\"stop\"")},
-    {{.start = DI_START_CONTENT, .json_mode = true}, {TEXT("````json\n5")}, DI_FINISH_STOP, MSG("\"\"", "\"5\"", "", "\"stop\"")},
+    {{.start = DI_STARTS_CONTENT, .json_mode = true}, {TEXT("````json\n5")}, DI_FINISH_STOP, MSG("\"\"", "\"5\"", "", "\"stop\"")},
     /* two stop strings that end at the same byte: the first given wins; kept on request */
-    {{.start = DI_START_CONTENT, .stop = two_stops, .n_stop = 2}, {TEXT("xab!")}, DI_FINISH_LENGTH, MSG("\"\"", "\"x\"", "", "\"stop\"")},
-    {{.start = DI_START_CONTENT, .stop = two_stops, .n_stop = 2, .include_stop = true},
+    {{.start = DI_STARTS_CONTENT, .stop = two_stops, .n_stop = 2}, {TEXT("xab!")}, DI_FINISH_LENGTH, MSG("\"\"", "\"x\"", "", "\"stop\"")},
+    {{.start = DI_STARTS_CONTENT, .stop = two_stops, .n_stop = 2, .include_stop = true},
      {TEXT("xab!")},
      DI_FINISH_LENGTH,
      MSG("\"\"", "\"xab\"", "", "\"stop\"")},
     /* recovery of an answer whose reasoning was never closed; not when it was cut */
-    {{.start = DI_START_REASONING, .recover_unclosed_reasoning = true},
+    {{.start = DI_STARTS_REASONING, .recover_unclosed_reasoning = true},
      {TEXT("Hi</thi")},
      DI_FINISH_STOP,
      MSG("\"\"", "\"Hi</thi\"", "", "\"stop\"")},
-    {{.start = DI_START_REASONING, .recover_unclosed_reasoning = true},
+    {{.start = DI_STARTS_REASONING, .recover_unclosed_reasoning = true},
      {TEXT("Hi")},
      DI_FINISH_LENGTH,
      MSG("\"Hi\"", "\"\"", "", "\"length\"")},
     /* keys are escaped; a raw value that the end cut off goes out as it is */
-    {{.start = DI_START_TOOL_BLOCK, .spelling = true},
+    {{.start = DI_STARTS_TOOL_CALLS, .spelling = true},
      {TEXT("invoke name=\"f\">parameter name=\"a\\\n\" string=\"false\">tru")},
      DI_FINISH_STOP,
      MSG("\"\"", "\"\"", "{\"name\": \"f\", \"arguments\": \"{\\\"a\\\\\\\\\\\\n\\\": tru\"}", "\"stop\"")},
     /* values that only look like JSON become strings */
-    {{.start = DI_START_TOOL_BLOCK, .spelling = true},
+    {{.start = DI_STARTS_TOOL_CALLS, .spelling = true},
      {TEXT("invoke name=\"f\">parameter name=\"a\" false\">NaN</" D ">")},
      DI_FINISH_LENGTH,
      MSG("\"\"", "\"\"", "{\"name\": \"f\", \"arguments\": \"{\\\"a\\\": \\\"NaN\\\"\"}", "\"length\"")},
-    {{.start = DI_START_TOOL_BLOCK, .spelling = true},
+    {{.start = DI_STARTS_TOOL_CALLS, .spelling = true},
      {TEXT("invoke name=\"f\">parameter name=\"a\" false\">\xEF\xBB\xBF"
            "1</" D ">")},
      DI_FINISH_LENGTH,
@@ -464,12 +464,12 @@ static const struct small smalls[] = {
          "1\\\"\"}",
          "\"length\"")},
     /* a call that is too long loses the rest of its text, not its end */
-    {{.start = DI_START_TOOL_BLOCK, .spelling = true, .max_call_bytes = 6},
+    {{.start = DI_STARTS_TOOL_CALLS, .spelling = true, .max_call_bytes = 6},
      {TEXT("invoke name=\"f\">parameter name=\"a\" true\">0123456789</" D "></" D ">")},
      DI_FINISH_STOP,
      MSG("\"\"", "\"\"", "{\"name\": \"f\", \"arguments\": \"{\\\"a\\\": \\\"0123\\\"}\"}", "\"tool_calls\"")},
     /* JSON mode sends nothing for what it skips */
-    {{.start = DI_START_CONTENT, .json_mode = true},
+    {{.start = DI_STARTS_CONTENT, .json_mode = true},
      {TEXT("Sure: {\"a\": 1}\n```\nand [2]")},
      DI_FINISH_STOP,
      MSG("\"\"", "\"{\\\"a\\\": 1}\"", "", "\"stop\"")},
@@ -512,7 +512,7 @@ static void test_what_is_refused(void **state)
         {"<" D "invoke name=\"f\"></" D "x>invoke name=\"g\">", true, false},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        struct di_parser_settings s = {.start = DI_START_CONTENT,
+        struct di_parser_settings s = {.start = DI_STARTS_CONTENT,
                                        .tools_declared = true,
                                        .spelling = true,
                                        .offered = only_f,
@@ -541,12 +541,12 @@ static void test_settings_are_checked(void **state)
     stops[1].n = 0;
     assert_int_equal(di_parser_create(&s, di_message_add, &m, &p, NULL), DI_ERR_INVALID);
     s.n_stop = 1;
-    s.start = DI_START_CONTENT;
+    s.start = DI_STARTS_CONTENT;
     assert_int_equal(di_parser_create(&s, di_message_add, &m, &p, NULL), DI_OK);
-    assert_int_equal(di_parser_phase(p), DI_PHASE_CONTENT);
+    assert_int_equal(di_parser_phase(p), DI_PHASE_OF_CONTENT);
     feed(p, "ax", 2, DI_PARSE_TEXT);
     assert_true(di_parser_stopped(p));
-    assert_int_equal(di_parser_phase(p), DI_PHASE_DONE);
+    assert_int_equal(di_parser_phase(p), DI_PHASE_OF_CONTENT);
     assert_int_equal(di_parser_finish(p, DI_FINISH_STOP, NULL), DI_OK);
     assert_int_equal(m.stop_index, 0);
     assert_int_equal(di_parser_finish(p, DI_FINISH_STOP, NULL), DI_ERR_INVALID);
@@ -564,7 +564,7 @@ static void drop_event(void *arg, const struct di_parse_event *ev)
 static void test_holding_back_is_bounded(void **state)
 {
     (void)state;
-    struct di_parser_settings s = {.start = DI_START_CONTENT, .tools_declared = true, .spelling = true};
+    struct di_parser_settings s = {.start = DI_STARTS_CONTENT, .tools_declared = true, .spelling = true};
     struct di_parser *p;
     size_t got = 0;
     assert_int_equal(di_parser_create(&s, drop_event, &got, &p, NULL), DI_OK);
@@ -604,7 +604,7 @@ static void test_out_of_memory_is_an_error(void **state)
 {
     (void)state;
     struct di_str stop = DI_STR("zz");
-    struct di_parser_settings s = {.start = DI_START_TOOL_BLOCK, .spelling = true, .stop = &stop, .n_stop = 1};
+    struct di_parser_settings s = {.start = DI_STARTS_TOOL_CALLS, .spelling = true, .stop = &stop, .n_stop = 1};
     struct di_str text =
         DI_STR("invoke name=\"f\">parameter name=\"a\" false\">[1]</" D ">parameter name=\"b\" true\">" LONG LONG "\"</" D "></" D ">");
     for (uint64_t n = 0;; n++) {
@@ -685,7 +685,7 @@ static void test_random_streams(void **state)
             const char *t = ctrl ? controls[next(&x) % 6] : ordinary[next(&x) % (sizeof ordinary / sizeof *ordinary)];
             add_piece(&c, &a, ctrl ? DI_PARSE_CONTROL : DI_PARSE_TEXT, di_str_c(t));
         }
-        struct di_parser_settings s = {.start = (enum di_parse_start)(next(&x) % 5),
+        struct di_parser_settings s = {.start = (di_answer_start)(next(&x) % 5),
                                        .tools_declared = next(&x) % 4 != 0,
                                        .json_mode = next(&x) % 4 == 0,
                                        .hide_control = true,

@@ -55,7 +55,7 @@ static inline unsigned next_class(const struct stretch *t, const unsigned char *
 }
 
 /* End of the run of characters that have one of the classes in `mask`. */
-static inline const unsigned char *run(const struct stretch *t, const unsigned char *p, unsigned mask)
+static inline const unsigned char *end_of_run(const struct stretch *t, const unsigned char *p, unsigned mask)
 {
     size_t len;
     while (next_class(t, p, &len) & mask)
@@ -125,12 +125,12 @@ size_t di_pretoken_length(const char *text, size_t n)
         return (size_t)(p - s);
     }
     if (c & WORD)
-        return (size_t)(run(&t, p, WORD) - s);
+        return (size_t)(end_of_run(&t, p, WORD) - s);
     unsigned next = next_class(&t, p, &next_len);
     if (!(c & (DI_UC_NEWLINE | SIGN)) && next & WORD)
-        return (size_t)(run(&t, p + next_len, WORD) - s);
+        return (size_t)(end_of_run(&t, p + next_len, WORD) - s);
     if (c & SIGN || (s[0] == ' ' && next & SIGN))
-        return (size_t)(run(&t, run(&t, p, SIGN), DI_UC_NEWLINE) - s);
+        return (size_t)(end_of_run(&t, end_of_run(&t, p, SIGN), DI_UC_NEWLINE) - s);
     if (c & DI_UC_SPACE)
         return (size_t)(whitespace(&t, s) - s);
     return (size_t)(gap(&t, p) - s);

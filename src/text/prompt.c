@@ -122,7 +122,7 @@ di_status di_control_ids_find(const struct di_tokenizer *t, int32_t image_id, st
 }
 
 di_status di_prompt_encode(const struct di_prompt *p, const struct di_tokenizer *t, const struct di_control_ids *ids,
-                           const struct di_prompt_replay *replay, struct di_ids *out, di_error *err)
+                           const struct di_prompt_recall *recall, struct di_ids *out, di_error *err)
 {
     di_status status = DI_OK;
     size_t from = 0, turn = 0;
@@ -139,7 +139,7 @@ di_status di_prompt_encode(const struct di_prompt *p, const struct di_tokenizer 
               "the vocabulary has no added token \"%s\", which this prompt needs", spellings[c]);
         CHECK(di_ids_reserve(out, 1), err, DI_ERR_MEMORY, "", "out of memory for a prompt of %zu bytes", p->text.n);
         out->v[out->n++] = ids->id[c];
-        if (replay && turn < p->n_turns && p->turns[turn].first == i && replay->find(replay->ctx, &p->turns[turn], out)) {
+        if (recall && turn < p->n_turns && p->turns[turn].first == i && recall->find(recall->ctx, &p->turns[turn], out)) {
             i = p->turns[turn].last;
             to = p->marks[i].at;
             c = p->marks[i].control;

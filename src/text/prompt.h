@@ -74,14 +74,14 @@ struct di_control_ids {
 di_status di_control_ids_find(const struct di_tokenizer *t, int32_t image_id, struct di_control_ids *out, di_error *err);
 
 /* Other ids for a turn: append what stands behind its <｜Assistant｜>, end id included, and return true, or leave *ids alone. */
-struct di_prompt_replay {
+struct di_prompt_recall {
     bool (*find)(void *ctx, const struct di_prompt_turn *turn, struct di_ids *ids);
     void *ctx;
 };
 
-/* Append the ids of the prompt; `replay` may be NULL. A grounding mark without an id is plain text; a missing id of another control that
+/* Append the ids of the prompt; `recall` may be NULL. A grounding mark without an id is plain text; a missing id of another control that
  * the prompt has is DI_ERR_UNSUPPORTED. Images count one id each. */
 di_status di_prompt_encode(const struct di_prompt *p, const struct di_tokenizer *t, const struct di_control_ids *ids,
-                           const struct di_prompt_replay *replay, struct di_ids *out, di_error *err);
+                           const struct di_prompt_recall *recall, struct di_ids *out, di_error *err);
 
 #endif

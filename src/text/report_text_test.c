@@ -72,8 +72,8 @@ static void check_all_cuts(struct di_parser_settings s, const char *text, const 
 #define CALL(arguments) "<" DSML " calls>\n<" DSML " invoke name=\"f\">\n" arguments "</" DSML " invoke>\n</" DSML " calls>"
 #define STRING(key, value) "<" DSML " parameter name=\"" key "\" string=\"true\">" value "</" DSML " parameter>\n"
 
-static const struct di_parser_settings thinking = {.start = DI_START_REASONING, .tools_declared = true};
-static const struct di_parser_settings plain = {.start = DI_START_CONTENT, .tools_declared = true};
+static const struct di_parser_settings thinking = {.start = DI_STARTS_REASONING, .tools_declared = true};
+static const struct di_parser_settings plain = {.start = DI_STARTS_CONTENT, .tools_declared = true};
 
 static void report_15_no_markup_in_streamed_arguments(void **state)
 {
@@ -136,9 +136,9 @@ static void report_40_stops_across_chunks(void **state)
     s.n_stop = 1;
     check_all_cuts(s, "abc END OF xyz", "", "abc ", NULL);
     check_all_cuts(s, "abc END O", "", "abc END O", NULL);
-    s.start = DI_START_REASONING;
+    s.start = DI_STARTS_REASONING;
     check_all_cuts(s, "why END OF it</think>abc END OF x", "why END OF it", "abc ", NULL);
-    s = (struct di_parser_settings){.start = DI_START_CONTENT, .json_mode = true, .stop = &stop, .n_stop = 1};
+    s = (struct di_parser_settings){.start = DI_STARTS_CONTENT, .json_mode = true, .stop = &stop, .n_stop = 1};
     check_all_cuts(s, "Sure: {\"a\": \"END OF\"}", "", "{\"a\": \"", NULL);
 }
 

@@ -65,7 +65,7 @@ static struct name **bucket_of(struct di_turn_memory *m, const uint8_t hash[HASH
     return &m->buckets[h & (m->n_buckets - 1)];
 }
 
-static struct turn *find(struct di_turn_memory *m, const uint8_t hash[HASH])
+static struct turn *find_turn(struct di_turn_memory *m, const uint8_t hash[HASH])
 {
     for (struct name *n = *bucket_of(m, hash); n; n = n->next)
         if (memcmp(n->hash, hash, HASH) == 0)
@@ -87,7 +87,7 @@ static void make_newest(struct di_turn_memory *m, struct turn *t)
     m->ring.older = t;
 }
 
-static void drop(struct di_turn_memory *m, struct turn *t)
+static void drop_turn(struct di_turn_memory *m, struct turn *t)
 {
     for (size_t i = 0; i < t->n_names; i++) {
         struct name **link = bucket_of(m, t->names[i].hash);
@@ -102,12 +102,12 @@ static void drop(struct di_turn_memory *m, struct turn *t)
     di_free(t);
 }
 
-static void enter(struct di_turn_memory *m, struct turn *t)
+static void enter_turn(struct di_turn_memory *m, struct turn *t)
 {
     for (size_t i = 0; i < t->n_names; i++) {
-        struct turn *old = find(m, t->names[i].hash); /* the same plain answer after the same conversation */
+        struct turn *old = find_turn(m, t->names[i].hash); /* the same plain answer after the same conversation */
         if (old && old != t)
-            drop(m, old);
+            drop_turn(m, old);
         struct name **bucket = bucket_of(m, t->names[i].hash);
         t->names[i].next = *bucket;
         *bucket = &t->names[i];
@@ -117,7 +117,7 @@ static void enter(struct di_turn_memory *m, struct turn *t)
     m->stats.bytes += t->bytes;
     m->stats.turns++;
     while (m->stats.names > m->max_names || m->stats.bytes > m->max_bytes)
-        drop(m, m->ring.newer);
+        drop_turn(m, m->ring.newer);
 }
 
 void di_turn_memory_destroy(struct di_turn_memory *m)
@@ -125,7 +125,7 @@ void di_turn_memory_destroy(struct di_turn_memory *m)
     if (!m)
         return;
     while (m->stats.turns)
-        drop(m, m->ring.newer);
+        drop_turn(m, m->ring.newer);
     pthread_mutex_destroy(&m->lock);
     di_free(m->buckets);
     di_free(m);
@@ -169,7 +169,7 @@ static bool name_of(uint64_t tenant, const uint8_t *prefix, struct di_str s, uin
 
 /* ---------------------------------------------------------------- remembering */
 
-static struct di_str copy(char **at, struct di_str s)
+static struct di_str copy_text(char **at, struct di_str s)
 {
     struct di_str to = {*at, s.n};
     if (s.n)
@@ -206,11 +206,11 @@ static struct turn *copy_turn(const struct di_turn *turn, size_t n_names, size_t
     t->ids = (int32_t *)(void *)(t->calls + t->n_calls);
     memcpy(t->ids, turn->ids, turn->n_ids * sizeof *t->ids);
     char *at = (char *)(t->ids + t->n_ids);
-    t->reasoning = copy(&at, di_buf_str(&msg->reasoning));
-    t->content = copy(&at, di_buf_str(&msg->content));
+    t->reasoning = copy_text(&at, di_buf_str(&msg->reasoning));
+    t->content = copy_text(&at, di_buf_str(&msg->content));
     for (size_t i = 0; i < t->n_calls; i++) {
-        t->calls[i].name = copy(&at, di_buf_str(&msg->calls[i].name));
-        t->calls[i].arguments = copy(&at, di_buf_str(&msg->calls[i].arguments));
+        t->calls[i].name = copy_text(&at, di_buf_str(&msg->calls[i].name));
+        t->calls[i].arguments = copy_text(&at, di_buf_str(&msg->calls[i].arguments));
     }
     return t;
 }
@@ -235,7 +235,7 @@ void di_turn_memory_put(struct di_turn_memory *m, const struct di_turn *turn)
         return;
     }
     pthread_mutex_lock(&m->lock);
-    enter(m, t);
+    enter_turn(m, t);
     pthread_mutex_unlock(&m->lock);
 }
 
@@ -301,7 +301,7 @@ static bool same_names(const struct turn *t, uint64_t tenant, const struct di_ch
 }
 
 /* Room for parts of the text content as one, to name a plain turn. */
-static bool join(const struct di_chat_parts *parts, struct di_buf *b)
+static bool join_parts(const struct di_chat_parts *parts, struct di_buf *b)
 {
     for (const struct di_chat_part *p = parts->first; p; p = p->next) {
         if (p->image)
@@ -318,12 +318,12 @@ bool di_turn_memory_find(struct di_turn_memory *m, uint64_t tenant, const uint8_
     uint8_t hash[HASH];
     struct di_buf content = {0};
     bool ok = shown->calls ? name_of(tenant, NULL, shown->calls->id, hash)
-                           : join(&shown->content, &content) && name_of(tenant, prefix, di_buf_str(&content), hash);
+                           : join_parts(&shown->content, &content) && name_of(tenant, prefix, di_buf_str(&content), hash);
     di_buf_fini(&content);
     if (!ok)
         return false;
     pthread_mutex_lock(&m->lock);
-    struct turn *t = find(m, hash);
+    struct turn *t = find_turn(m, hash);
     bool same =
         t && t->thinking == thinking && same_names(t, tenant, shown) && same_turn(t, shown, protocol) && di_ids_reserve(out, t->n_ids);
     if (same) {

@@ -1,4 +1,4 @@
-/* What the model wrote, token by token, so that a conversation that comes back is replayed exactly (spec/encoding.md §3.8).
+/* What the model wrote, token by token, so that a conversation that comes back is recalled exactly (spec/encoding.md §3.8).
  *
  * A client returns a turn as JSON: key order, spacing, separators and the way bytes were cut into tokens are lost, and the reasoning
  * often too. Rendered again, it is another prompt than the one that is cached. So each turn that ended by itself is remembered: one with
@@ -47,7 +47,7 @@ bool di_turn_memory_find(struct di_turn_memory *m, uint64_t tenant, const uint8_
 
 struct di_turn_memory_stats {
     size_t names, turns, bytes;
-    uint64_t hits, changed, unknown; /* lookups: replayed; known, but not the same; the rest */
+    uint64_t hits, changed, unknown; /* lookups: recalled; known, but not the same; the rest */
 };
 struct di_turn_memory_stats di_turn_memory_stats(struct di_turn_memory *m);
 
