@@ -26,7 +26,7 @@ NANO_SETS = [
 FULL_SETS = [[], ["--max-batch", 1024, "--context", 1048576, "--strict-memory"], ["--max-batch", 1, "--context", 131072, "--prefill-chunk", 2048]]
 REGIONS = ["matrices", "vectors", "embedding", "engram tables", "draft", "vision", "layer tables", "directory", "token map", "activations", "rows",
            "scratch", "cache blocks", "request states", "page table", "leases", "block accounts", "snapshots", "snapshot accounts", "prefix index",
-           "logits", "launch tables", "lanes", "slots"]
+           "logits", "launch tables", "worker slots", "slots"]
 OF_REUSE = {"snapshots", "snapshot accounts", "prefix index"}
 
 

@@ -47,12 +47,12 @@ void di_kv_layout_init(struct di_kv_layout *l, const struct di_config *c, struct
     };
     for (int i = 0; i < l->n_sources; i++) {
         l->ratio[i] = c->compress_ratios[c->kv_source_layer_ids[i]];
-        l->tail[i] = l->ratio[i] == 2 ? l->n_tails++ : -1;
+        l->raw_ring[i] = l->ratio[i] == 2 ? l->n_raw_rings++ : -1;
         size_t rows = (size_t)(DI_BLOCK_TOKENS / l->ratio[i]);
         l->key_offset[i] = l->block_bytes;
         l->comp_offset[i] = l->block_bytes + rows * l->key_row_bytes;
         l->block_bytes += rows * (l->key_row_bytes + l->comp_row_bytes);
     }
     l->ring_bytes = (size_t)l->ring_layers * DI_RING_ROWS * l->window_row_bytes;
-    l->tail_bytes = (size_t)l->n_tails * DI_TAIL_ROWS * 2 * d * sizeof(float);
+    l->raw_bytes = (size_t)l->n_raw_rings * DI_RAW_ROWS * 2 * d * sizeof(float);
 }

@@ -104,20 +104,20 @@ struct di_rows {
 enum di_row_kind { DI_ROW_TEXT, DI_ROW_IMAGE, DI_ROW_PADDING };
 
 /* Shape of the cached state. G: blocks of 64 tokens, each with the compressed rows and the index-key rows of every KV source. S: per slot,
- * a ring of window rows for each layer and a ring of raw kv/gate rows for each ratio-2 source; slot of a ring = position mod rows. */
+ * a ring of window rows for each layer and a ring of raw kv/gate rows for each ratio-2 source; place in a ring = position mod rows. */
 #define DI_BLOCK_TOKENS 64
 #define DI_RING_ROWS 144 /* 128 + 2*5 + 1 rounded up (spec/dspark.md §4.2); only its last `sliding_window` rows are ever read */
-#define DI_TAIL_ROWS 16  /* a pending row and what a step of drafts and the wasted one behind it write (spec/dspark.md §4.4) */
+#define DI_RAW_ROWS 16   /* a pending row and what a step of drafts and the wasted one behind it write (spec/dspark.md §4.4) */
 struct di_kv_layout {
     int d, di;                                              /* head_dim, index_head_dim */
     size_t window_row_bytes, comp_row_bytes, key_row_bytes; /* packed (528, 288, 68 at full size) or fp32 without q_cache */
     int ring_layers;
-    int n_sources, ratio[DI_MAX_SOURCES], tail[DI_MAX_SOURCES]; /* tail: index of a ratio-2 source among them, else -1 */
+    int n_sources, ratio[DI_MAX_SOURCES], raw_ring[DI_MAX_SOURCES]; /* raw_ring: index of a ratio-2 source among them, else -1 */
     size_t comp_offset[DI_MAX_SOURCES], key_offset[DI_MAX_SOURCES], block_bytes;
-    size_t ring_bytes, tail_bytes; /* of one slot */
-    int n_tails;
+    size_t ring_bytes, raw_bytes; /* of one slot */
+    int n_raw_rings;
 };
-/* State of slot i at state + i * state_stride: the rings, then, at di_kv_tail_offset, the tails [n_tails][DI_TAIL_ROWS][2][d] of fp32: kv,
+/* State of slot i at state + i * state_stride: the rings, then, at di_kv_raw_offset, the raw rings [n_raw_rings][DI_RAW_ROWS][2][d] of fp32: kv,
  * then gate. */
 struct di_kv {
     const struct di_kv_layout *layout;
@@ -129,24 +129,24 @@ struct di_kv {
 };
 void di_kv_layout_init(struct di_kv_layout *l, const struct di_config *c, struct di_numerics num);
 
-static inline size_t di_kv_tail_offset(const struct di_kv_layout *l)
+static inline size_t di_kv_raw_offset(const struct di_kv_layout *l)
 {
     return (l->ring_bytes + 63) & ~(size_t)63;
 }
 static inline size_t di_kv_state_bytes(const struct di_kv_layout *l)
 {
-    return (di_kv_tail_offset(l) + l->tail_bytes + 63) & ~(size_t)63;
+    return (di_kv_raw_offset(l) + l->raw_bytes + 63) & ~(size_t)63;
 }
 static inline uint8_t DI_DEVICE *di_kv_window_row(const struct di_kv *kv, int slot, int layer, int32_t pos)
 {
     const struct di_kv_layout *l = kv->layout;
     return kv->state + (size_t)slot * kv->state_stride + ((size_t)layer * DI_RING_ROWS + (size_t)pos % DI_RING_ROWS) * l->window_row_bytes;
 }
-static inline float DI_DEVICE *di_kv_tail_row(const struct di_kv *kv, int slot, int tail, int32_t pos)
+static inline float DI_DEVICE *di_kv_raw_row(const struct di_kv *kv, int slot, int ring, int32_t pos)
 {
-    uint8_t DI_DEVICE *tails = kv->state + (size_t)slot * kv->state_stride + di_kv_tail_offset(kv->layout);
-    return (float DI_DEVICE *)(void DI_DEVICE *)tails +
-           ((size_t)tail * DI_TAIL_ROWS + (size_t)pos % DI_TAIL_ROWS) * 2 * (size_t)kv->layout->d;
+    uint8_t DI_DEVICE *rings = kv->state + (size_t)slot * kv->state_stride + di_kv_raw_offset(kv->layout);
+    return (float DI_DEVICE *)(void DI_DEVICE *)rings +
+           ((size_t)ring * DI_RAW_ROWS + (size_t)pos % DI_RAW_ROWS) * 2 * (size_t)kv->layout->d;
 }
 #ifdef DI_ON_DEVICE /* these read the page table */
 /* Block that holds group j of a source, and the group's row number in it. */
@@ -266,7 +266,7 @@ struct di_op_window_commit {
     const uint8_t DI_DEVICE *window_new;
 };
 /* Pooled latents of the groups that this step closes (spec §5.6): latent = B(rmsnorm(B(pool)) * w). ratio 1: pool = kv (act). ratio 2:
- * softmax over the gates of the two members per channel; the even member comes from this step or from the tail ring. */
+ * softmax over the gates of the two members per channel; the even member comes from this step or from the raw ring. */
 struct di_op_compress {
     int n_closed;
     const int32_t DI_DEVICE *closed; /* [n_closed] rows whose token closes a group; -1: none, the latent is zeros */
@@ -279,8 +279,8 @@ struct di_op_compress {
     const uint8_t DI_DEVICE *w;
     void DI_DEVICE *latent; /* act [n_closed, d] */
 };
-/* Keep the last DI_TAIL_ROWS raw kv/gate rows of every chunk (ratio-2 sources). */
-struct di_op_tail_commit {
+/* Keep the last DI_RAW_ROWS raw kv/gate rows of every chunk (ratio-2 sources). */
+struct di_op_raw_commit {
     const struct di_rows *rows;
     const struct di_kv *kv;
     int src, d;
@@ -366,8 +366,8 @@ struct di_op_router {
     int32_t DI_DEVICE *ids;                /* [m, k] */
     float DI_DEVICE *weights;              /* [m, k] */
 };
-/* Experts (spec §5.8). x is quantised already if q_linear. Sum over slots in slot order in fp32, shared last, one B. The ids of a row
- * ascend; -1: nobody has this slot. */
+/* Experts (spec §5.8). x is quantised already if q_linear. Sum over the choices of a row in their order in fp32, shared last, one B. The ids of a row
+ * ascend; -1: no expert. */
 struct di_op_moe {
     int m, d, f, k, n_experts;
     float limit;
@@ -435,7 +435,7 @@ struct di_ops {
     void (*window_store)(struct di_backend *be, const struct di_op_window_store *d);
     void (*window_commit)(struct di_backend *be, const struct di_op_window_commit *d);
     void (*compress)(struct di_backend *be, const struct di_op_compress *d);
-    void (*tail_commit)(struct di_backend *be, const struct di_op_tail_commit *d);
+    void (*raw_commit)(struct di_backend *be, const struct di_op_raw_commit *d);
     void (*key_store)(struct di_backend *be, const struct di_op_key_store *d);
     void (*comp_store)(struct di_backend *be, const struct di_op_comp_store *d);
     void (*gather)(struct di_backend *be, const struct di_op_gather *d);

@@ -35,7 +35,7 @@ static bool installed;
 
 /* All of it becomes zeros: one lost page makes the rest worthless, and pages one by one could need more areas than the system grants. A bare
  * system call, in which no library does anything: others read meanwhile, and what they see does not count any more. */
-static bool replace(struct di_mapping *m)
+static bool replace_page(struct di_mapping *m)
 {
     atomic_store(&m->lost, true);
     return syscall(SYS_mmap, m->data, m->bytes, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) != -1;
@@ -54,7 +54,7 @@ static bool replace_lost(const uint8_t *at)
     atomic_fetch_add(&walking, 1);
     for (struct di_mapping *m = atomic_load(&all); m; m = atomic_load(&m->next))
         if (at ? at >= m->data && at < m->data + m->bytes : was_shortened(m))
-            done = replace(m) || done;
+            done = replace_page(m) || done;
     atomic_fetch_sub(&walking, 1);
     return done;
 }
@@ -85,7 +85,7 @@ static bool is_ours(const struct sigaction *a)
 }
 
 /* Whoever put a handler over ours is expected to pass faults on to it, as ours does. */
-static void install(void)
+static void install_handler(void)
 {
     struct sigaction now, own = {.sa_sigaction = on_bus_error, .sa_flags = SA_SIGINFO | SA_ONSTACK | SA_RESTART};
     sigemptyset(&own.sa_mask);
@@ -97,7 +97,7 @@ static void install(void)
     installed = sigaction(SIGBUS, &own, NULL) == 0;
 }
 
-static void uninstall(void)
+static void remove_handler(void)
 {
     struct sigaction now;
     sigaction(SIGBUS, NULL, &now);
@@ -127,7 +127,7 @@ di_status di_mapping_open(int fd, const char *path, size_t bytes, struct di_mapp
     pthread_mutex_lock(&lock);
     atomic_store(&m->next, atomic_load(&all));
     if (!atomic_load(&all))
-        install();
+        install_handler();
     atomic_store(&all, m);
     pthread_mutex_unlock(&lock);
     *out = m;
@@ -150,7 +150,7 @@ void di_mapping_close(struct di_mapping *m)
     while (atomic_load(&walking) > 0) /* a handler that looks for the place of another fault, for a moment */
         sched_yield();
     if (!atomic_load(&all))
-        uninstall();
+        remove_handler();
     pthread_mutex_unlock(&lock);
     munmap(m->data, m->bytes);
     close(m->fd);

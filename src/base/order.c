@@ -14,7 +14,7 @@ static uint32_t scatter(uint64_t x)
     return (uint32_t)(x >> 32);
 }
 
-static void measure(node *x)
+static void update_node(node *x)
 {
     x->least = x->size;
     if (x->left && x->left->least < x->least)
@@ -29,7 +29,7 @@ static void measure_up(struct di_order *o, node *x)
     for (bool changed = true; x && changed; x = x->parent) {
         int32_t before = x->least;
         o->visited++;
-        measure(x);
+        update_node(x);
         changed = x->least != before;
     }
 }
@@ -54,8 +54,8 @@ static void rotate_up(struct di_order *o, node *x)
     x->parent = p->parent;
     p->parent = x;
     *at = x;
-    measure(p);
-    measure(x);
+    update_node(p);
+    update_node(x);
 }
 
 static bool stands_in(const struct di_order *o, const node *x)
@@ -83,7 +83,7 @@ void di_order_add(struct di_order *o, node *x, void *of, int64_t major, int64_t 
     }
     *at = x;
     o->n++;
-    measure(x);
+    update_node(x);
     while (x->parent && x->parent->heap < x->heap)
         rotate_up(o, x);
     measure_up(o, x->parent);
@@ -163,17 +163,17 @@ struct inspection {
     const node *last;
 };
 
-static const char *inspect(struct inspection *s, const node *x, const node *parent)
+static const char *inspect_node(struct inspection *s, const node *x, const node *parent)
 {
     if (!x)
         return NULL;
     node measured = *x;
-    measure(&measured);
+    update_node(&measured);
     if (x->parent != parent || !x->in || (parent && parent->heap < x->heap))
         return "a node of an ordered set is linked wrongly";
     if (x->least != measured.least)
         return "a node of an ordered set does not know the least size below it";
-    const char *wrong = inspect(s, x->left, x);
+    const char *wrong = inspect_node(s, x->left, x);
     if (wrong)
         return wrong;
     if (s->last && is_before(x, s->last->major, s->last->minor))
@@ -181,12 +181,12 @@ static const char *inspect(struct inspection *s, const node *x, const node *pare
     s->last = x;
     s->n++;
     wrong = s->each ? s->each(x->of, s->ctx) : NULL;
-    return wrong ? wrong : inspect(s, x->right, x);
+    return wrong ? wrong : inspect_node(s, x->right, x);
 }
 
 const char *di_order_check(const struct di_order *o, const char *(*each)(const void *of, void *ctx), void *ctx)
 {
     struct inspection s = {.each = each, .ctx = ctx};
-    const char *wrong = inspect(&s, o->root, NULL);
+    const char *wrong = inspect_node(&s, o->root, NULL);
     return wrong || s.n == o->n ? wrong : "the count of an ordered set is wrong";
 }

@@ -71,7 +71,7 @@ static void wait_change(struct di_pool *pool, _Atomic uint32_t *word, uint32_t o
 }
 
 /* Step a counter and wake whoever sleeps. */
-static void publish(struct di_pool *pool, _Atomic uint32_t *word)
+static void step_counter(struct di_pool *pool, _Atomic uint32_t *word)
 {
     atomic_fetch_add(word, 1);
     if (atomic_load(&pool->sleepers) == 0)
@@ -91,16 +91,16 @@ static void *worker_main(void *arg)
             return NULL;
         pool->fn(pool->ctx, w->thread, pool->n_threads);
         if (atomic_fetch_sub_explicit(&pool->running, 1, memory_order_acq_rel) == 1)
-            publish(pool, &pool->finished);
+            step_counter(pool, &pool->finished);
     }
 }
 
-static void start(struct di_pool *pool, di_pool_fn fn, void *ctx)
+static void start_job(struct di_pool *pool, di_pool_fn fn, void *ctx)
 {
     pool->fn = fn;
     pool->ctx = ctx;
     atomic_store_explicit(&pool->running, (uint32_t)pool->n_threads - 1, memory_order_relaxed);
-    publish(pool, &pool->started);
+    step_counter(pool, &pool->started);
 }
 
 void di_pool_run(struct di_pool *pool, di_pool_fn fn, void *ctx)
@@ -110,7 +110,7 @@ void di_pool_run(struct di_pool *pool, di_pool_fn fn, void *ctx)
         return;
     }
     uint32_t before = atomic_load_explicit(&pool->finished, memory_order_relaxed);
-    start(pool, fn, ctx);
+    start_job(pool, fn, ctx);
     fn(ctx, 0, pool->n_threads);
     wait_change(pool, &pool->finished, before);
 }
@@ -122,7 +122,7 @@ void di_pool_barrier(struct di_pool *pool)
     uint32_t phase = atomic_load_explicit(&pool->phase, memory_order_relaxed); /* cannot move before this thread arrives */
     if (atomic_fetch_add_explicit(&pool->arrived, 1, memory_order_acq_rel) + 1 == (uint32_t)pool->n_threads) {
         atomic_store_explicit(&pool->arrived, 0, memory_order_relaxed);
-        publish(pool, &pool->phase);
+        step_counter(pool, &pool->phase);
     } else {
         wait_change(pool, &pool->phase, phase);
     }
@@ -134,10 +134,10 @@ int di_pool_threads(const struct di_pool *pool)
 }
 
 /* Threads 1..n_created exist. */
-static void stop(struct di_pool *pool, int n_created)
+static void stop_threads(struct di_pool *pool, int n_created)
 {
     if (n_created > 0)
-        start(pool, NULL, NULL);
+        start_job(pool, NULL, NULL);
     for (int t = 1; t <= n_created; t++)
         pthread_join(pool->workers[t].handle, NULL);
     pthread_cond_destroy(&pool->changed);
@@ -180,7 +180,7 @@ di_status di_pool_create(int n_threads, struct di_pool **out, di_error *err)
         created += !failure;
     }
     if (failure) {
-        stop(pool, created);
+        stop_threads(pool, created);
         return di_fail(err, DI_ERR_LIMIT, "", "only %d of %d threads could be created: %s", created + 1, n_threads, strerror(failure));
     }
     *out = pool;
@@ -190,7 +190,7 @@ di_status di_pool_create(int n_threads, struct di_pool **out, di_error *err)
 void di_pool_destroy(struct di_pool *pool)
 {
     if (pool)
-        stop(pool, pool->n_threads - 1);
+        stop_threads(pool, pool->n_threads - 1);
 }
 
 int di_cpu_count(void)

@@ -3,7 +3,7 @@
 #define REPLACEMENT "\xEF\xBF\xBD"
 
 /* Allowed range of the second byte for each lead byte (Unicode table 3-7); later bytes are 80..BF. */
-static size_t expect(unsigned char lead, unsigned char *lo, unsigned char *hi)
+static size_t second_byte_range(unsigned char lead, unsigned char *lo, unsigned char *hi)
 {
     *lo = 0x80;
     *hi = 0xBF;
@@ -27,7 +27,7 @@ static size_t expect(unsigned char lead, unsigned char *lo, unsigned char *hi)
 
 /* Number of bytes at s that agree with one character: `*need` when complete, fewer when the input ends or a byte is wrong.
  * 0 for a byte that starts nothing. */
-static size_t match(const char *s, size_t n, size_t *need)
+static size_t match_character(const char *s, size_t n, size_t *need)
 {
     const unsigned char *u = (const unsigned char *)s;
     if (u[0] < 0x80) {
@@ -35,7 +35,7 @@ static size_t match(const char *s, size_t n, size_t *need)
         return 1;
     }
     unsigned char lo, hi;
-    *need = expect(u[0], &lo, &hi);
+    *need = second_byte_range(u[0], &lo, &hi);
     if (*need == 0)
         return 0;
     size_t i = 1;
@@ -48,7 +48,7 @@ static size_t match(const char *s, size_t n, size_t *need)
 size_t di_utf8_decode(const char *s, size_t n, uint32_t *cp, size_t *bad)
 {
     const unsigned char *u = (const unsigned char *)s;
-    size_t need, got = match(s, n, &need);
+    size_t need, got = match_character(s, n, &need);
     if (got == 0 || got < need) {
         *cp = 0xFFFD;
         if (bad)
@@ -98,7 +98,7 @@ bool di_utf8_valid(struct di_str s, size_t *at)
             i += 8;
             continue;
         }
-        size_t need, got = match(s.p + i, s.n - i, &need);
+        size_t need, got = match_character(s.p + i, s.n - i, &need);
         if (got == 0 || got < need) {
             if (at)
                 *at = i;
@@ -112,7 +112,7 @@ bool di_utf8_valid(struct di_str s, size_t *at)
 size_t di_utf8_tail(struct di_str s)
 {
     for (size_t k = 1; k <= 3 && k <= s.n; k++) {
-        size_t need, got = match(s.p + s.n - k, k, &need);
+        size_t need, got = match_character(s.p + s.n - k, k, &need);
         if (got == k && got < need)
             return k;
     }
@@ -136,7 +136,7 @@ void di_utf8_add_lossy(struct di_buf *b, struct di_str s)
 {
     size_t run = 0; /* start of the pending well-formed run */
     for (size_t i = 0; i < s.n;) {
-        size_t need, got = match(s.p + i, s.n - i, &need);
+        size_t need, got = match_character(s.p + i, s.n - i, &need);
         if (got && got == need) {
             i += need;
             continue;
@@ -156,7 +156,7 @@ void di_utf8_stream_push(struct di_utf8_stream *st, struct di_str bytes, struct 
     while (st->n && i < bytes.n) { /* finish the character that was begun */
         size_t need, got;
         st->tail[st->n++] = bytes.p[i++];
-        got = match(st->tail, st->n, &need);
+        got = match_character(st->tail, st->n, &need);
         if (got == st->n && got < need)
             continue;
         if (got == need) {

@@ -56,12 +56,12 @@ void di_hasher_weaken(struct di_hasher *h, int bits)
     h->bits = bits;
 }
 
-static bool begin(struct di_hasher *h)
+static bool begin_hash(struct di_hasher *h)
 {
     return EVP_DigestInit_ex(h->ctx, NULL, NULL) == 1; /* NULL: the same algorithm again, nothing is fetched or allocated */
 }
 
-static bool add(struct di_hasher *h, const void *data, size_t n)
+static bool hash_bytes(struct di_hasher *h, const void *data, size_t n)
 {
     return n == 0 || EVP_DigestUpdate(h->ctx, data, n) == 1;
 }
@@ -70,10 +70,10 @@ static bool add_field(struct di_hasher *h, enum field type, const void *data, si
 {
     uint8_t head[HEAD];
     put_head(head, type, n);
-    return add(h, head, sizeof head) && add(h, data, n);
+    return hash_bytes(h, head, sizeof head) && hash_bytes(h, data, n);
 }
 
-static bool finish(struct di_hasher *h, bool ok, struct di_key *out)
+static bool finish_hash(struct di_hasher *h, bool ok, struct di_key *out)
 {
     ok = ok && EVP_DigestFinal_ex(h->ctx, out->byte, NULL) == 1;
     if (!ok)
@@ -85,22 +85,22 @@ bool di_key_of_root(struct di_hasher *h, const struct di_key_root *r, struct di_
 {
     uint8_t format[4];
     put_le(format, DI_KEY_FORMAT, 4);
-    bool ok = begin(h) && add_field(h, F_FORMAT, format, sizeof format) && add_field(h, F_MODEL, r->model_digest, DI_KEY_BYTES) &&
+    bool ok = begin_hash(h) && add_field(h, F_FORMAT, format, sizeof format) && add_field(h, F_MODEL, r->model_digest, DI_KEY_BYTES) &&
               add_field(h, F_NUMERICS, r->numerics, strlen(r->numerics)) && add_field(h, F_SALT, r->salt, r->salt_bytes);
-    return finish(h, ok, out);
+    return finish_hash(h, ok, out);
 }
 
 bool di_key_of_image(struct di_hasher *h, const struct di_key_pixels *p, struct di_key *out)
 {
     uint8_t head[HEAD], side[8];
-    bool ok = begin(h) && add_field(h, F_RECIPE, p->recipe, strlen(p->recipe)) && add_field(h, F_TYPE, p->type, strlen(p->type));
+    bool ok = begin_hash(h) && add_field(h, F_RECIPE, p->recipe, strlen(p->recipe)) && add_field(h, F_TYPE, p->type, strlen(p->type));
     put_head(head, F_SHAPE, (uint64_t)p->n_shape * sizeof side);
-    ok = ok && add(h, head, sizeof head);
+    ok = ok && hash_bytes(h, head, sizeof head);
     for (int i = 0; ok && i < p->n_shape; i++) {
         put_le(side, (uint64_t)p->shape[i], sizeof side);
-        ok = add(h, side, sizeof side);
+        ok = hash_bytes(h, side, sizeof side);
     }
-    return finish(h, ok && add_field(h, F_PIXELS, p->bytes, p->n_bytes), out);
+    return finish_hash(h, ok && add_field(h, F_PIXELS, p->bytes, p->n_bytes), out);
 }
 
 int di_key_image_from(const struct di_key_text *t, int64_t pos)
@@ -139,7 +139,7 @@ bool di_key_of_block(struct di_hasher *h, const struct di_key *parent, const str
     at = put_head(at + DI_KEY_BYTES, F_TOKENS, (uint64_t)n * sizeof(int32_t));
     for (int i = 0; i < n; i++, at += sizeof(int32_t))
         put_le(at, (uint32_t)t->tokens[pos0 + i], sizeof(int32_t));
-    bool ok = finish(h, begin(h) && add(h, h->block, (size_t)(at - h->block)) && add_images(h, t, pos0, n), out);
+    bool ok = finish_hash(h, begin_hash(h) && hash_bytes(h, h->block, (size_t)(at - h->block)) && add_images(h, t, pos0, n), out);
     if (h->bits < 8 * DI_KEY_BYTES)
         memset(out->byte + h->bits / 8, 0, DI_KEY_BYTES - (size_t)h->bits / 8);
     return ok;

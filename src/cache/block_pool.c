@@ -75,7 +75,7 @@ static void list_remove(struct di_block_pool *p, int32_t b)
 }
 
 /* A block with one holder, the caller: a free one, else the oldest cached-only one is reclaimed. -1 if every block is held. O(1). */
-static int32_t take(struct di_block_pool *p)
+static int32_t take_block(struct di_block_pool *p)
 {
     if (p->n_free == 0 && p->oldest >= 0)
         p->reclaim(p->reclaim_ctx, p->oldest);
@@ -163,7 +163,7 @@ bool di_lease_grow(struct di_block_pool *p, struct di_lease *l, int n)
     if (n > l->cap || n - l->n > di_block_available(p))
         return false;
     while (l->n < n) {
-        l->pages[l->n] = take(p);
+        l->pages[l->n] = take_block(p);
         DI_ASSERT(l->pages[l->n] >= 0); /* what is available can be taken */
         l->n++;
     }

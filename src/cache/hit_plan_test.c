@@ -45,7 +45,7 @@ static void fewest_rows_win(void **state)
     assert_int_equal(plan(20000, 19000, 18872, true).how, DI_RESUME_STATE);
     assert_int_equal(plan(100, 99, 99, false).how, DI_RESUME_STATE);
     assert_int_equal(plan(200, 128, 0, true).how, DI_RESUME_COLD); /* spec/model.md §8.1 step 1 */
-    p = plan(100, 98, 99, false);                                  /* an odd end: the last half group is in the snapshot's tail */
+    p = plan(100, 98, 99, false);                                  /* an odd end: the last half group is in the snapshot's raw rows */
     assert_int_equal(p.write_from, 99);
     assert_int_equal(p.replayed, 0);
 }

@@ -8,8 +8,8 @@ void di_kv_store_plan(const struct di_kv_layout *l, int slots, int n_blocks, int
     di_memory_region r = {.group = DI_GROUP_CACHE, .name = "cache blocks", .count = (uint64_t)n_blocks, .unit_bytes = l->block_bytes};
     di_plan_add(plan, &r, "of %d tokens, %.4g B each", DI_BLOCK_TOKENS, (double)l->block_bytes / DI_BLOCK_TOKENS);
     r = (di_memory_region){.group = DI_GROUP_CACHE, .name = "request states", .count = (uint64_t)slots, .unit_bytes = di_kv_state_bytes(l)};
-    di_plan_add(plan, &r, "rings of %d layers of %d rows of %zu B, tails of %d sources of %d rows", l->ring_layers, DI_RING_ROWS,
-                l->window_row_bytes, l->n_tails, DI_TAIL_ROWS);
+    di_plan_add(plan, &r, "rings of %d layers of %d rows of %zu B, raw rings of %d sources of %d rows", l->ring_layers, DI_RING_ROWS,
+                l->window_row_bytes, l->n_raw_rings, DI_RAW_ROWS);
     r = (di_memory_region){.group = DI_GROUP_CACHE, .name = "page table", .count = (uint64_t)slots, .unit_bytes = pages};
     di_plan_add(plan, &r, "4 B a block");
     r = (di_memory_region){.group = DI_GROUP_CACHE,
@@ -21,7 +21,7 @@ void di_kv_store_plan(const struct di_kv_layout *l, int slots, int n_blocks, int
     di_block_pool_plan(n_blocks, plan);
 }
 
-static bool allocate(struct di_kv_store *s)
+static bool allocate_store(struct di_kv_store *s)
 {
     size_t slots = (size_t)s->slots, pages = slots * (size_t)s->pages_per_slot * sizeof(int32_t);
     s->blocks = di_device_alloc(s->be, (size_t)s->n_blocks * s->layout.block_bytes);
@@ -43,8 +43,8 @@ di_status di_kv_store_create(struct di_backend *be, const struct di_kv_layout *l
     CHECK(s, err, DI_ERR_MEMORY, "", "out of memory for the cache");
     *s =
         (struct di_kv_store){.be = be, .layout = *l, .slots = slots, .n_blocks = n_blocks, .pages_per_slot = di_kv_blocks_for(max_context)};
-    CHECK(allocate(s), err, DI_ERR_MEMORY, "", "out of memory for a cache of %d blocks of %zu bytes and %d slots of %zu bytes", n_blocks,
-          l->block_bytes, slots, l->ring_bytes + l->tail_bytes);
+    CHECK(allocate_store(s), err, DI_ERR_MEMORY, "", "out of memory for a cache of %d blocks of %zu bytes and %d slots of %zu bytes",
+          n_blocks, l->block_bytes, slots, l->ring_bytes + l->raw_bytes);
     TRY(di_block_pool_init(&s->pool, n_blocks, err));
     for (int i = 0; i < slots; i++)
         di_lease_init(&s->lease[i], s->pages + (size_t)i * (size_t)s->pages_per_slot, s->pages_per_slot);

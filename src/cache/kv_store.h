@@ -1,4 +1,4 @@
-/* Memory of the cached state: a pool of G blocks (64 tokens each) and, for each slot, its state (rings and tails) and page table
+/* Memory of the cached state: a pool of G blocks (64 tokens each) and, for each slot, its state (window rings and raw rings) and page table
  * (docs/design.md, cached state). All of it is allocated at creation, blocks, states and the page table that ops read on the device;
  * reserving and releasing blocks moves numbers only, in the page tables of the leases. Who owns which block is block_pool.h's; what a block
  * holds and whether others may share it is prefix.h's, if an index is created over `pool`. Not thread-safe: the engine's thread owns it. */

@@ -81,7 +81,7 @@ static void figure_890_bytes_a_token(void **state)
     di_test_memory_close(be);
 }
 
-/* Rings and tails of neighbouring slots do not touch. */
+/* Rings of both kinds of neighbouring slots do not touch. */
 static void slots_have_their_own_rows(void **state)
 {
     (void)state;
@@ -90,7 +90,7 @@ static void slots_have_their_own_rows(void **state)
     struct di_kv_store *store;
     load("models/nano", &c, &l);
     assert_int_equal(di_kv_store_create(di_test_memory(), &l, 3, 3, 64, &store, NULL), DI_OK);
-    size_t bytes = di_kv_state_bytes(&l), tails = di_kv_tail_offset(&l);
+    size_t bytes = di_kv_state_bytes(&l), raw = di_kv_raw_offset(&l);
     struct di_kv kv = di_test_view_kv(store);
     memset(kv.state, 0, 3 * bytes);
     for (int slot = 0; slot < 3; slot++) {
@@ -98,18 +98,18 @@ static void slots_have_their_own_rows(void **state)
             for (int32_t pos = 1000; pos < 1000 + DI_RING_ROWS; pos++)
                 for (size_t i = 0; i < l.window_row_bytes; i++)
                     di_kv_window_row(&kv, slot, layer, pos)[i]++;
-        for (int tail = 0; tail < l.n_tails; tail++)
-            for (int32_t pos = 1000; pos < 1000 + DI_TAIL_ROWS; pos++)
+        for (int ring = 0; ring < l.n_raw_rings; ring++)
+            for (int32_t pos = 1000; pos < 1000 + DI_RAW_ROWS; pos++)
                 for (size_t i = 0; i < 2 * (size_t)l.d; i++)
-                    di_kv_tail_row(&kv, slot, tail, pos)[i]++;
+                    di_kv_raw_row(&kv, slot, ring, pos)[i]++;
     }
     for (size_t i = 0; i < 3 * bytes; i++) {
-        float tail;
-        memcpy(&tail, kv.state + i / sizeof tail * sizeof tail, sizeof tail);
+        float value;
+        memcpy(&value, kv.state + i / sizeof value * sizeof value, sizeof value);
         if (i % bytes < l.ring_bytes)
             assert_int_equal(kv.state[i], 1);
-        else if (i % bytes >= tails && i % bytes < tails + l.tail_bytes)
-            assert_true(tail == 1);
+        else if (i % bytes >= raw && i % bytes < raw + l.raw_bytes)
+            assert_true(value == 1);
         else
             assert_int_equal(kv.state[i], 0);
     }

@@ -54,7 +54,7 @@ void di_prefix_plan(int n_blocks, int n_states, const struct di_prefix_params *p
     di_plan_add(plan, &r, "which texts %d blocks and %d snapshots belong to", n_blocks, n_states);
 }
 
-static void reclaim(void *ctx, int32_t block);
+static void reclaim_block(void *ctx, int32_t block);
 
 di_status di_prefix_create(const struct di_prefix_params *params, struct di_prefix **out, di_error *err)
 {
@@ -78,7 +78,7 @@ di_status di_prefix_create(const struct di_prefix_params *params, struct di_pref
     CHECK(p->path && p->state_bucket && p->evicted, err, DI_ERR_MEMORY, "", "out of memory for the prefix index");
     memset(p->state_bucket, 0xff, ((size_t)p->state_mask + 1) * sizeof *p->state_bucket);
     p->pool = params->pool;
-    p->pool->reclaim = reclaim;
+    p->pool->reclaim = reclaim_block;
     p->pool->reclaim_ctx = p;
     *out = p;
     p = NULL;
@@ -152,7 +152,7 @@ static void node_leave(struct di_prefix *p, int32_t b, int32_t heir)
     di_block_uncache(p->pool, b);
 }
 
-static void reclaim(void *ctx, int32_t b)
+static void reclaim_block(void *ctx, int32_t b)
 {
     struct di_prefix *p = ctx;
     *evicted_slot(p, &p->tree.node[b].key) = di_key_tag(&p->tree.node[b].key);
@@ -294,7 +294,7 @@ static void match_state(const struct search *s, struct di_match *m)
     }
 }
 
-static void explain(const struct search *s, struct di_match *m)
+static void explain_miss(const struct search *s, struct di_match *m)
 {
     const struct di_tree *t = &s->p->tree;
     int32_t last = path_end(s, m->n_blocks);
@@ -317,7 +317,7 @@ struct di_match di_prefix_match(struct di_prefix *p, const struct di_key *root, 
     match_full(&s, &m);
     match_rest(&s, &m);
     match_state(&s, &m);
-    explain(&s, &m);
+    explain_miss(&s, &m);
     return m;
 }
 
@@ -410,7 +410,7 @@ static bool chain_stands(const struct di_prefix *p, struct di_lease *l)
 
 /* Leaves that a new block contains leave; holders keep their pages. They stand right before it: what stood between would contain them
  * too. */
-static void supersede(struct di_prefix *p, int32_t b)
+static void supersede_leaves(struct di_prefix *p, int32_t b)
 {
     const struct di_node *x = &p->tree.node[b];
     struct di_place at = {&x->parent_key, x->parent, x->bounded, &x->content};
@@ -425,7 +425,7 @@ static void supersede(struct di_prefix *p, int32_t b)
     }
 }
 
-static void insert(struct di_prefix *p, const struct di_lease *l, int32_t b, const struct di_key *key, const struct di_content *c)
+static void insert_block(struct di_prefix *p, const struct di_lease *l, int32_t b, const struct di_key *key, const struct di_content *c)
 {
     struct di_node *x = &p->tree.node[b];
     if (p->pool->cached[b])
@@ -440,7 +440,7 @@ static void insert(struct di_prefix *p, const struct di_lease *l, int32_t b, con
     x->bounded = l->bounded;
     di_tree_insert(&p->tree, b);
     di_block_cache(p->pool, b);
-    supersede(p, b);
+    supersede_leaves(p, b);
     if (*evicted_slot(p, key) == di_key_tag(key))
         *evicted_slot(p, key) = 0;
     p->stats.inserted++;
@@ -462,7 +462,7 @@ static bool publish_full(struct di_prefix *p, struct di_lease *l, const struct d
         there = -1;
     }
     if (there < 0) {
-        insert(p, l, mine, &key, &c);
+        insert_block(p, l, mine, &key, &c);
         if (i == 0) {
             uint64_t content = content_tag(t);
             p->first_blocks[content % TENANT_MEMORY] = (struct first_block){content, di_key_tag(&l->tip)};
@@ -481,7 +481,7 @@ static bool publish_full(struct di_prefix *p, struct di_lease *l, const struct d
 }
 
 /* Enter [64 n_chain, n). The indexed block that now covers it, or -1. */
-static int32_t publish_tail(struct di_prefix *p, struct di_lease *l, const struct di_key_text *t, int64_t n)
+static int32_t publish_partial(struct di_prefix *p, struct di_lease *l, const struct di_key_text *t, int64_t n)
 {
     int64_t pos0 = (int64_t)l->n_chain * DI_BLOCK_TOKENS;
     int32_t mine = l->pages[l->n_chain];
@@ -499,12 +499,12 @@ static int32_t publish_tail(struct di_prefix *p, struct di_lease *l, const struc
         return -1;
     if (!di_key_of_block(p->hasher, &l->tip, t, pos0, c.n, &key))
         return -1;
-    insert(p, l, mine, &key, &c);
+    insert_block(p, l, mine, &key, &c);
     return mine;
 }
 
 /* Returns the indexed block that holds position n - 1, or -1. */
-static int32_t publish(struct di_prefix *p, struct di_lease *l, const struct di_key_text *t, int64_t n, bool tail)
+static int32_t publish_rows(struct di_prefix *p, struct di_lease *l, const struct di_key_text *t, int64_t n, bool partial)
 {
     int full = (int)(n / DI_BLOCK_TOKENS);
     DI_ASSERT(l->n_chain <= l->n && (n + DI_BLOCK_TOKENS - 1) / DI_BLOCK_TOKENS <= l->n);
@@ -516,13 +516,13 @@ static int32_t publish(struct di_prefix *p, struct di_lease *l, const struct di_
             return -1;
     if ((int64_t)l->n_chain * DI_BLOCK_TOKENS >= n)
         return l->pages[(n - 1) / DI_BLOCK_TOKENS];
-    return tail ? publish_tail(p, l, t, n) : -1;
+    return partial ? publish_partial(p, l, t, n) : -1;
 }
 
-void di_prefix_publish(struct di_prefix *p, struct di_lease *l, const struct di_key_text *t, int64_t n, bool tail)
+void di_prefix_publish(struct di_prefix *p, struct di_lease *l, const struct di_key_text *t, int64_t n, bool partial)
 {
     if (n > 0)
-        publish(p, l, t, n, tail);
+        publish_rows(p, l, t, n, partial);
 }
 
 /* ---------------------------------------------------------------- save and restore */
@@ -543,7 +543,7 @@ static int32_t find_state(struct di_prefix *p, int32_t block, int64_t at)
 
 /* A state against a new one at the same place: exact content takes the place of bounded, and one that serves more rows that of one that
  * serves less. */
-static bool keeps(const struct di_state *st, bool bounded, int64_t least)
+static bool keeps_state(const struct di_state *st, bool bounded, int64_t least)
 {
     return st->bounded == bounded ? st->least <= least : bounded;
 }
@@ -553,11 +553,11 @@ bool di_prefix_save(struct di_prefix *p, struct di_lease *l, const struct di_key
     bool bounded = l->bounded || l->state_bounded;
     if (!p->states || p->states->params.count == 0 || at < 1 || at < from->least || !di_state_can_save(p->states, at, from->written))
         return false;
-    int32_t block = publish(p, l, t, at, true);
+    int32_t block = publish_rows(p, l, t, at, true);
     if (block < 0)
         return false;
     int32_t s = find_state(p, block, at);
-    if (s >= 0 && keeps(&p->states->state[s], bounded, from->least)) {
+    if (s >= 0 && keeps_state(&p->states->state[s], bounded, from->least)) {
         di_state_touch(p->states, s);
         return true;
     }

@@ -107,10 +107,10 @@ bool di_prefix_acquire(struct di_prefix *p, struct di_lease *l, const struct di_
 void di_prefix_begin(struct di_lease *l, const struct di_key *root);
 
 /* Enter what the request has computed. t->tokens[0 .. n) is the request's text; the rows of all these positions, or launches that write
- * them, are in the lease's pages. Full blocks are entered once; with `tail` the partly filled last page is entered too, and may be filled
+ * them, are in the lease's pages. Full blocks are entered once; with `partial` the partly filled last page is entered too, and may be filled
  * on. Pages of the lease may be switched to equal ones (pages[i] changes, for i < n / 64 only): refresh copies of the page table. Set
  * l->bounded before, if anything was computed through bounded replay; acquire sets it for bounded hits. */
-void di_prefix_publish(struct di_prefix *p, struct di_lease *l, const struct di_key_text *t, int64_t n, bool tail);
+void di_prefix_publish(struct di_prefix *p, struct di_lease *l, const struct di_key_text *t, int64_t n, bool partial);
 
 /* State of a slot to be saved: rows up to `written` (exclusive) were written into its rings. What rows below `least` need is not there: it
  * was not restored (least = where the request was resumed), lies inside a replay (least = its end) or before the tail (a window behind it).
@@ -120,7 +120,7 @@ struct di_state_from {
     int slot;
     int64_t written, draft_lo, least;
 };
-/* Publish [0, at) with its tail, and save the state at `at`, 1 <= at. Replaces the snapshot used longest ago when all are in use; an
+/* Publish [0, at) with its partly filled block, and save the state at `at`, 1 <= at. Replaces the snapshot used longest ago when all are in use; an
  * equal one is kept and counts as used. False if nothing is there now: no pool, the rows are overwritten or lie below `least`, the chain is
  * broken. Call at the end of the prompt and at the end of the answer, or where a caller asks. */
 bool di_prefix_save(struct di_prefix *p, struct di_lease *l, const struct di_key_text *t, int64_t at, const struct di_state_from *from);

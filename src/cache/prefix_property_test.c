@@ -1,7 +1,7 @@
 /* also run on the hostile device, seeds 10 16 */
 /* not run under TSan: no threads */
 /* The whole cache against a trivially correct model. Requests with random texts live in a real store; the "network" writes, at every
- * position, a hash of everything up to it into G, rings and tails, and before each chunk everything that the chunk's rows may read is
+ * position, a hash of everything up to it into G, window and raw rings, and before each chunk everything that the chunk's rows may read is
  * compared with what a cold run would have written. Matches are compared with a search through plain lists of what the index holds. */
 #define DI_ON_DEVICE /* the test is its own network */
 #include "cache/hit_plan.h"
@@ -30,7 +30,7 @@
 #define IMAGE_TOKEN 9
 #define TAINT 0x5555555555555555u
 
-/* One source of ratio 1 and one of ratio 2 with keys and compressed rows of 8 bytes, LAYERS rings, one tail of 16 bytes a row. */
+/* One source of ratio 1 and one of ratio 2 with keys and compressed rows of 8 bytes, LAYERS rings, one raw ring of 16 bytes a row. */
 static const struct di_kv_layout layout = {.d = 2,
                                            .di = 2,
                                            .window_row_bytes = 8,
@@ -39,13 +39,13 @@ static const struct di_kv_layout layout = {.d = 2,
                                            .ring_layers = LAYERS,
                                            .n_sources = 2,
                                            .ratio = {1, 2},
-                                           .tail = {-1, 0},
+                                           .raw_ring = {-1, 0},
                                            .key_offset = {0, 1024},
                                            .comp_offset = {512, 1280},
                                            .block_bytes = 1536,
                                            .ring_bytes = 8 * LAYERS * DI_RING_ROWS,
-                                           .tail_bytes = DI_TAIL_ROWS * 16,
-                                           .n_tails = 1};
+                                           .raw_bytes = DI_RAW_ROWS * 16,
+                                           .n_raw_rings = 1};
 
 /* A position: the token, and which place of which image it is (0 = none). */
 struct symbol {
@@ -201,7 +201,7 @@ static void check_visible(struct world *w, int slot, int64_t pos)
         for (int64_t p = pos > WINDOW - 1 ? pos - (WINDOW - 1) : 0; p < pos; p++)
             is_value(r, di_kv_window_row(&kv, slot, layer, (int32_t)p), p);
     if (pos % 2)
-        is_value(r, di_kv_tail_row(&kv, slot, 0, (int32_t)pos - 1), pos - 1);
+        is_value(r, di_kv_raw_row(&kv, slot, 0, (int32_t)pos - 1), pos - 1);
 }
 
 /* Nobody writes to a page that others read as theirs, or to rows that the index counts. */
@@ -225,7 +225,7 @@ static void compute_row(struct world *w, int slot, int64_t pos, const bool *wron
         uint64_t x = wrong && wrong[layer] ? 0xbad : v;
         memcpy(di_kv_window_row(&kv, slot, layer, (int32_t)pos), &x, sizeof x);
     }
-    memcpy(di_kv_tail_row(&kv, slot, 0, (int32_t)pos), &v, sizeof v);
+    memcpy(di_kv_raw_row(&kv, slot, 0, (int32_t)pos), &v, sizeof v);
     for (int src = 0; src < 2; src++)
         if (pos >= r->write_from && (pos + 1) % layout.ratio[src] == 0 && pos / DI_BLOCK_TOKENS < w->store->lease[slot].n) {
             int32_t j = (int32_t)(pos / layout.ratio[src]);
@@ -370,10 +370,10 @@ static void release(struct world *w, int slot)
 
 /* ---------------------------------------------------------------- life of a request */
 
-static void publish(struct world *w, int slot, bool tail)
+static void publish(struct world *w, int slot, bool partial)
 {
     struct di_key_text t = text_of(&w->r[slot]);
-    di_prefix_publish(w->p, &w->store->lease[slot], &t, w->r[slot].done, tail);
+    di_prefix_publish(w->p, &w->store->lease[slot], &t, w->r[slot].done, partial);
     observe(w, slot);
 }
 
@@ -382,10 +382,10 @@ static void save(struct world *w, int slot)
     struct request *r = &w->r[slot];
     struct di_key_text t = text_of(r);
     struct di_lease *l = &w->store->lease[slot];
-    int spare = DI_TAIL_ROWS - 2; /* what the tails allow with one row of rollback */
+    int spare = DI_RAW_ROWS - 2; /* what the raw rings allow with one row of rollback */
     bool possible = w->states->params.count > 0 && r->done > 0 && r->written <= r->done + spare;
     if (w->states->params.rollback == 1)
-        assert_int_equal(di_state_can_save(w->states, r->done, r->written), r->written <= (r->done < 2 ? DI_TAIL_ROWS : r->done + spare));
+        assert_int_equal(di_state_can_save(w->states, r->done, r->written), r->written <= (r->done < 2 ? DI_RAW_ROWS : r->done + spare));
     bool saved = di_prefix_save(w->p, l, &t, r->done,
                                 &(struct di_state_from){.kv = &w->kv, .slot = slot, .written = r->written, .draft_lo = 0, .least = 0});
     observe(w, slot);

@@ -26,13 +26,13 @@ static const struct di_kv_layout layout = {.d = 2,
                                            .ring_layers = 1,
                                            .n_sources = 2,
                                            .ratio = {1, 2},
-                                           .tail = {-1, 0},
+                                           .raw_ring = {-1, 0},
                                            .comp_offset = {512, 1280},
                                            .key_offset = {0, 1024},
                                            .block_bytes = 1536,
                                            .ring_bytes = 8 * DI_RING_ROWS,
-                                           .tail_bytes = DI_TAIL_ROWS * 16,
-                                           .n_tails = 1};
+                                           .raw_bytes = DI_RAW_ROWS * 16,
+                                           .n_raw_rings = 1};
 
 struct world {
     struct di_backend *be;
@@ -105,7 +105,7 @@ static int32_t *numbers(int64_t n, int32_t seed)
     return t;
 }
 
-/* A whole request: look up, hold, publish everything with its tail, save the state, give back. Returns what was found. */
+/* A whole request: look up, hold, publish everything with its partly filled block, save the state, give back. Returns what was found. */
 static struct di_match run(struct world *w, int slot, const struct di_key *root, const struct di_key_text *t, bool save)
 {
     struct di_lease *l = &w->store->lease[slot];
@@ -457,20 +457,21 @@ static void states_are_saved_only_while_their_rows_stand(void **state)
     (void)state;
     struct world w = open_world(10, 2);
     assert_true(di_state_can_save(w.states, 300, 314));
-    assert_false(di_state_can_save(w.states, 300, 315)); /* the tail ring has 16 rows, two are needed */
+    assert_false(di_state_can_save(w.states, 300, 315)); /* the raw ring has 16 rows, two are needed */
     assert_false(di_state_can_save(w.states, 300, 299));
-    struct di_kv_layout no_tails = layout;
+    struct di_kv_layout no_raw_rings = layout;
     struct di_state_pool *pool;
-    no_tails.n_tails = 0;
+    no_raw_rings.n_raw_rings = 0;
     assert_int_equal(
-        di_state_pool_create(&(struct di_state_params){.be = w.be, .layout = &no_tails, .window = 128, .rollback = 1}, &pool, NULL), DI_OK);
+        di_state_pool_create(&(struct di_state_params){.be = w.be, .layout = &no_raw_rings, .window = 128, .rollback = 1}, &pool, NULL),
+        DI_OK);
     assert_true(di_state_can_save(pool, 300, 316));
     assert_false(di_state_can_save(pool, 300, 317));
     assert_true(di_state_can_save(pool, 5, 140));
     di_state_pool_destroy(pool);
-    assert_int_equal(di_state_pool_create(&(struct di_state_params){.be = w.be, .layout = &layout, .window = 128, .rollback = DI_TAIL_ROWS},
-                                          &pool, NULL),
-                     DI_ERR_INVALID);
+    assert_int_equal(
+        di_state_pool_create(&(struct di_state_params){.be = w.be, .layout = &layout, .window = 128, .rollback = DI_RAW_ROWS}, &pool, NULL),
+        DI_ERR_INVALID);
     world_destroy(&w);
 }
 

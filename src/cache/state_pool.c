@@ -8,7 +8,7 @@ static size_t ring_rows(int window, int rollback)
     return (size_t)(window - 1 + rollback);
 }
 
-static size_t tail_row_bytes(const struct di_kv_layout *l)
+static size_t raw_row_bytes(const struct di_kv_layout *l)
 {
     return 2 * (size_t)l->d * sizeof(float);
 }
@@ -16,7 +16,7 @@ static size_t tail_row_bytes(const struct di_kv_layout *l)
 size_t di_state_bytes(const struct di_kv_layout *l, int window, int rollback)
 {
     size_t rings = (size_t)l->ring_layers * ring_rows(window, rollback) * l->window_row_bytes;
-    return rings + (size_t)l->n_tails * (size_t)(rollback + 1) * tail_row_bytes(l);
+    return rings + (size_t)l->n_raw_rings * (size_t)(rollback + 1) * raw_row_bytes(l);
 }
 
 void di_state_pool_plan(const struct di_state_params *p, di_memory_plan *plan)
@@ -25,7 +25,8 @@ void di_state_pool_plan(const struct di_state_params *p, di_memory_plan *plan)
                           .name = "snapshots",
                           .count = (uint64_t)p->count,
                           .unit_bytes = di_state_bytes(p->layout, p->window, p->rollback)};
-    di_plan_add(plan, &r, "of request states: %zu rows of each ring, %d of each tail", ring_rows(p->window, p->rollback), p->rollback + 1);
+    di_plan_add(plan, &r, "of request states: %zu rows of each window ring, %d of each raw ring", ring_rows(p->window, p->rollback),
+                p->rollback + 1);
     r = (di_memory_region){.group = DI_GROUP_CACHE,
                            .place = DI_PLACE_HOST,
                            .name = "snapshot accounts",
@@ -41,9 +42,10 @@ di_status di_state_pool_create(const struct di_state_params *params, struct di_s
     size_t bytes;
     *out = NULL;
     CHECK(params->count >= 0 && params->count <= DI_MAX_STATES && params->window >= 1 && params->rollback >= 1 &&
-              params->rollback < DI_TAIL_ROWS && ring_rows(params->window, params->rollback) <= DI_RING_ROWS,
-          err, DI_ERR_INVALID, "", "a state of %d window rows and %d rows of rollback does not fit rings of %d and tails of %d rows",
-          params->window, params->rollback, DI_RING_ROWS, DI_TAIL_ROWS);
+              params->rollback < DI_RAW_ROWS && ring_rows(params->window, params->rollback) <= DI_RING_ROWS,
+          err, DI_ERR_INVALID, "",
+          "a state of %d window rows and %d rows of rollback does not fit window rings of %d and raw rings of %d rows", params->window,
+          params->rollback, DI_RING_ROWS, DI_RAW_ROWS);
     p = di_calloc(1, sizeof *p);
     CHECK(p, err, DI_ERR_MEMORY, "", "out of memory for the state pool");
     p->params = *params;
@@ -54,7 +56,7 @@ di_status di_state_pool_create(const struct di_state_params *params, struct di_s
     CHECK(di_mul((size_t)params->count, p->bytes_each, &bytes), err, DI_ERR_LIMIT, "", "%d states are too many", params->count);
     p->state = di_calloc((size_t)params->count, sizeof *p->state);
     p->data = di_device_alloc(params->be, bytes);
-    p->spans = di_calloc(2 * (size_t)(p->layout.ring_layers + p->layout.n_tails), sizeof *p->spans);
+    p->spans = di_calloc(2 * (size_t)(p->layout.ring_layers + p->layout.n_raw_rings), sizeof *p->spans);
     CHECK(p->state && p->data && p->spans, err, DI_ERR_MEMORY, "", "out of memory for %d states of %zu bytes", params->count,
           p->bytes_each);
     for (int32_t s = params->count; s-- > 0; p->first_free = s)
@@ -129,8 +131,8 @@ static int64_t first_row(int64_t at, size_t rows)
 bool di_state_can_save(const struct di_state_pool *p, int64_t at, int64_t written)
 {
     int64_t ring = first_row(at, ring_rows(p->params.window, p->params.rollback));
-    int64_t tail = first_row(at, (size_t)p->params.rollback + 1);
-    return written >= at && ring + DI_RING_ROWS >= written && (p->layout.n_tails == 0 || tail + DI_TAIL_ROWS >= written);
+    int64_t raw = first_row(at, (size_t)p->params.rollback + 1);
+    return written >= at && ring + DI_RING_ROWS >= written && (p->layout.n_raw_rings == 0 || raw + DI_RAW_ROWS >= written);
 }
 
 /* Rows of positions [first, at) in a ring of `ring_rows`, against consecutive rows; to the ring or from it. */
@@ -177,14 +179,10 @@ static void copy_state(struct di_state_pool *p, int32_t id, const struct di_kv *
         s.ring = di_kv_window_row(kv, slot, i, 0);
         n += list_part(&s, p->spans + n);
     }
-    s = (struct part){.rows = s.rows,
-                      .first = first_row(at, raw),
-                      .at = at,
-                      .ring_rows = DI_TAIL_ROWS,
-                      .row_bytes = tail_row_bytes(l),
-                      .to_ring = to_ring};
-    for (int i = 0; i < l->n_tails; i++, s.rows += raw * s.row_bytes) {
-        s.ring = (uint8_t DI_DEVICE *)di_kv_tail_row(kv, slot, i, 0);
+    s = (struct part){
+        .rows = s.rows, .first = first_row(at, raw), .at = at, .ring_rows = DI_RAW_ROWS, .row_bytes = raw_row_bytes(l), .to_ring = to_ring};
+    for (int i = 0; i < l->n_raw_rings; i++, s.rows += raw * s.row_bytes) {
+        s.ring = (uint8_t DI_DEVICE *)di_kv_raw_row(kv, slot, i, 0);
         n += list_part(&s, p->spans + n);
     }
     p->params.be->ops->copy(p->params.be, &(struct di_op_copy){n, p->spans});

@@ -1,9 +1,9 @@
 /* Snapshots of S, the per-sequence state (docs/design.md, cached state): what a request needs, besides G, to go on at a position T
- * exactly as if it had computed everything before. Of every ring that is the window below T, of every tail its last raw rows; the n-gram
+ * exactly as if it had computed everything before. Of every ring that is the window below T, of every raw ring its last rows; the n-gram
  * history comes from the tokens. A snapshot also serves resumption up to `rollback` tokens before T, which is what a prompt that was seen
  * to its end needs: its last row must be computed again for the logits.
  *
- * Compact: per ring window - 1 + rollback rows, per tail rollback + 1 rows, in the order of positions. All memory is allocated at
+ * Compact: per window ring window - 1 + rollback rows, per raw ring rollback + 1 rows, in the order of positions. All memory is allocated at
  * creation. This file stores bytes and orders them by use; prefix.h knows which tokens they belong to. Not thread-safe. */
 #ifndef DI_CACHE_STATE_POOL_H
 #define DI_CACHE_STATE_POOL_H
@@ -41,7 +41,7 @@ struct di_state_pool {
     int32_t oldest, newest, first_free;
     struct di_state *state;     /* [count] */
     uint8_t DI_DEVICE *data;    /* [count][bytes_each] */
-    struct di_copy_span *spans; /* [2 a ring or tail], of one copy: a ring wraps at most once */
+    struct di_copy_span *spans; /* [2 a ring], of one copy: a ring wraps at most once */
 };
 
 /* Bytes of one snapshot. */

@@ -33,7 +33,7 @@ struct loader {
     di_error *err;
 };
 
-static const char *bare(const char *name)
+static const char *bare_name(const char *name)
 {
     return strncmp(name, "model.", 6) == 0 ? name + 6 : name;
 }
@@ -43,7 +43,7 @@ static int by_name(const void *a, const void *b)
     return strcmp(((const struct place *)a)->name, ((const struct place *)b)->name);
 }
 
-static char *join(struct di_arena *arena, const char *dir, const char *file)
+static char *join_path(struct di_arena *arena, const char *dir, const char *file)
 {
     size_t n = strlen(dir) + strlen(file) + 2;
     char *p = di_arena_alloc(arena, n);
@@ -95,7 +95,7 @@ static di_status read_weight_map(struct loader *ld, const struct di_json *map)
         char *name = di_arena_strndup(&ld->arena, m->key.p, m->key.n);
         if (!name)
             return no_memory(ld);
-        ld->index[ld->n_index++] = (struct place){bare(name), shard, NULL};
+        ld->index[ld->n_index++] = (struct place){bare_name(name), shard, NULL};
     }
     qsort(ld->index, ld->n_index, sizeof *ld->index, by_name);
     for (size_t i = 1; i < ld->n_index; i++)
@@ -112,7 +112,7 @@ static di_status read_index(struct loader *ld)
     struct di_json_limits limits = {.max_depth = 8, .refuse_duplicates = true};
     struct di_json *root;
     di_arena_init(&scratch);
-    ld->index_path = join(&ld->arena, ld->ck->dir, "model.safetensors.index.json");
+    ld->index_path = join_path(&ld->arena, ld->ck->dir, "model.safetensors.index.json");
     ld->files = di_calloc(MAX_SHARDS, sizeof *ld->files);
     di_status status = ld->index_path && ld->files ? DI_OK : no_memory(ld);
     if (status == DI_OK)
@@ -147,7 +147,7 @@ static di_status open_shards(struct loader *ld)
     if (!ck->shards)
         return no_memory(ld);
     for (size_t i = 0; i < ld->n_files; i++) {
-        char *path = join(&ld->arena, ck->dir, ld->files[i]);
+        char *path = join_path(&ld->arena, ck->dir, ld->files[i]);
         if (!path)
             return no_memory(ld);
         status = di_safetensors_open(path, &ck->shards[i], ld->err);
@@ -163,7 +163,7 @@ static di_status open_shards(struct loader *ld)
 }
 
 /* All tensors of all shards under their bare names, sorted; a name that occurs twice is refused. */
-static di_status collect(struct loader *ld)
+static di_status collect_tensors(struct loader *ld)
 {
     struct di_checkpoint *ck = ld->ck;
     ld->found = di_calloc(ld->n_found, sizeof *ld->found);
@@ -175,7 +175,7 @@ static di_status collect(struct loader *ld)
     for (size_t s = 0; s < ck->n_shards; s++)
         for (size_t i = 0; i < ck->shards[s].count; i++) {
             struct di_str *name = &ck->shards[s].tensors[i].name;
-            size_t prefix = (size_t)(bare(name->p) - name->p);
+            size_t prefix = (size_t)(bare_name(name->p) - name->p);
             name->p += prefix;
             name->n -= prefix;
             ld->found[n++] = (struct place){name->p, (uint32_t)s, &ck->shards[s].tensors[i]};
@@ -291,7 +291,7 @@ di_status di_checkpoint_open(const char *dir, struct di_checkpoint *ck, di_error
     TRY(di_config_load(dir, &ck->config, err));
     TRY(read_index(&ld));
     TRY(open_shards(&ld));
-    TRY(collect(&ld));
+    TRY(collect_tensors(&ld));
     TRY(compare_with_index(&ld));
     TRY(check_inventory(&ld));
 out:

@@ -15,7 +15,7 @@ struct digest {
     di_error *err;
 };
 
-static di_status add(struct digest *d, const void *bytes, size_t n)
+static di_status add_bytes(struct digest *d, const void *bytes, size_t n)
 {
     if (EVP_DigestUpdate(d->hash, bytes, n) != 1)
         return di_fail(d->err, DI_ERR_INTERNAL, "", "the crypto library's SHA-256 failed");
@@ -27,7 +27,7 @@ static di_status add_number(struct digest *d, uint64_t x)
     uint8_t le[8];
     for (int i = 0; i < 8; i++)
         le[i] = (uint8_t)(x >> (8 * i));
-    return add(d, le, sizeof le);
+    return add_bytes(d, le, sizeof le);
 }
 
 /* Bytes [from, to) of an open file. */
@@ -37,7 +37,7 @@ static di_status add_range(struct digest *d, int fd, const char *path, size_t fr
     while (from < to && status == DI_OK) {
         size_t n = to - from < PIECE ? to - from : PIECE;
         TRY(di_file_pread(fd, path, d->piece, n, from, d->err));
-        TRY(add(d, d->piece, n));
+        TRY(add_bytes(d, d->piece, n));
         from += n;
     }
 out:
@@ -103,7 +103,7 @@ di_status di_checkpoint_digest(const struct di_checkpoint *ck, uint64_t whole, u
     CHECK(EVP_DigestInit_ex(d.hash, EVP_sha256(), NULL) == 1, err, DI_ERR_UNSUPPORTED, "", "the crypto library has no SHA-256");
     for (size_t i = 0; i < ck->n_shards; i++)
         bytes += ck->shards[i].map_bytes;
-    TRY(add(&d, FORMAT, sizeof FORMAT));
+    TRY(add_bytes(&d, FORMAT, sizeof FORMAT));
     TRY(add_named(&d, ck->dir, "config.json"));
     TRY(add_named(&d, ck->dir, "tokenizer.json"));
     TRY(add_number(&d, bytes > whole ? DI_DIGEST_PAGES : 0));

@@ -17,7 +17,7 @@
 #define TOKEN_BYTES 890 /* G per token at full size (spec/model.md §6) */
 #define WINDOW 128
 #define LAYERS 40
-#define STATE_BYTES 2965680 /* of a snapshot: 43 rings of 129 rows of 528 B, 3 tails of 3 rows of 4 KiB */
+#define STATE_BYTES 2965680 /* of a snapshot: 43 rings of 129 rows of 528 B, 3 raw rings of 3 rows of 4 KiB */
 #define MAX_TRACE_IDS (1 << 22)
 
 /* Processor time of this thread: the machine may be busy with other work. */
@@ -226,12 +226,12 @@ static void spell(const struct trace *t, const struct trace_request *r, int32_t 
         tokens[r->input + i] = --*unique;
 }
 
-struct replay {
+struct trace_run {
     double rate, seconds;
     struct di_prefix_stats stats;
 };
 
-static di_status replay(const struct trace *t, int gib, bool answers, struct replay *out, di_error *err)
+static di_status run_trace(const struct trace *t, int gib, bool answers, struct trace_run *out, di_error *err)
 {
     di_status status = DI_OK;
     struct cache c = {0};
@@ -248,7 +248,7 @@ static di_status replay(const struct trace *t, int gib, bool answers, struct rep
         int64_t n = cache_request(&c, &prompt, &whole);
         found += n > 0 ? n : 0;
     }
-    *out = (struct replay){(double)found / (double)t->tokens, seconds() - start, di_prefix_stats(c.p)};
+    *out = (struct trace_run){(double)found / (double)t->tokens, seconds() - start, di_prefix_stats(c.p)};
 out:
     cache_close(&c);
     di_free(tokens);
@@ -280,15 +280,15 @@ static int64_t reuse_request(struct di_reuse *r, struct di_kv_store *store, cons
     return from.row;
 }
 
-static di_status replay_net(const struct trace *t, int64_t blocks, int states, struct net *out, di_error *err)
+static di_status run_trace_net(const struct trace *t, int64_t blocks, int states, struct net *out, di_error *err)
 {
     /* Blocks and rings of a few bytes: nothing is computed. */
     const struct di_kv_layout layout = {.block_bytes = DI_BLOCK_TOKENS,
                                         .ring_bytes = DI_RING_ROWS,
-                                        .tail_bytes = 64,
+                                        .raw_bytes = 64,
                                         .n_sources = 1,
                                         .ratio = {1},
-                                        .tail = {-1},
+                                        .raw_ring = {-1},
                                         .key_row_bytes = 1,
                                         .ring_layers = 1,
                                         .window_row_bytes = 1};
@@ -321,7 +321,7 @@ static di_status net_row(const struct trace *t, int gib, int states, di_error *e
     int64_t bytes = (int64_t)gib << 30, blocks = bytes / (TOKEN_BYTES * DI_BLOCK_TOKENS), quarter = bytes / 4 / STATE_BYTES;
     int n = states ? states : quarter < 64 ? 64 : (int)quarter;
     struct net net;
-    TRY(replay_net(t, blocks, n, &net, err));
+    TRY(run_trace_net(t, blocks, n, &net, err));
     printf("| %d | %d%s | %.2f | %.4f | %.4f | %.1f |\n", gib, n, states ? "" : " (default)", (double)n * STATE_BYTES / (1 << 30), net.g,
            net.net, 100 * net.net / t->ideal);
     fflush(stdout);
@@ -356,9 +356,9 @@ static di_status index_table(const struct trace *t, const struct di_bench_option
     printf("| GiB | blocks | hit rate | of ideal %% | evicted | us a request | with answers | of ideal %% "
            "|\n|---|---|---|---|---|---|---|---|\n");
     for (int gib = 1; gib <= 64; gib *= 2) {
-        struct replay prompts, all;
-        TRY(replay(t, gib, false, &prompts, err));
-        TRY(replay(t, gib, true, &all, err));
+        struct trace_run prompts, all;
+        TRY(run_trace(t, gib, false, &prompts, err));
+        TRY(run_trace(t, gib, true, &all, err));
         printf("| %d | %lld | %.4f | %.1f | %llu | %.0f | %.4f | %.1f |\n", gib,
                (long long)(((int64_t)gib << 30) / (TOKEN_BYTES * DI_BLOCK_TOKENS)), prompts.rate, 100 * prompts.rate / t->ideal,
                (unsigned long long)prompts.stats.evicted, prompts.seconds * 1e6 / (double)prompts.stats.lookups, all.rate,

@@ -313,7 +313,7 @@ struct bench {
     int32_t *prompts;
 };
 
-static void fill(int32_t *ids, int64_t n, uint32_t seed, const struct di_config *c)
+static void fill_prompt(int32_t *ids, int64_t n, uint32_t seed, const struct di_config *c)
 {
     for (int64_t i = 0; i < n; i++) {
         seed = seed * 1664525 + 1013904223;
@@ -328,7 +328,7 @@ struct pace {
 };
 
 /* `batch` requests decode STEPS steps. */
-static di_status decode(struct bench *b, int batch, struct pace *out, di_error *err)
+static di_status measure_pace(struct bench *b, int batch, struct pace *out, di_error *err)
 {
     di_status status = DI_OK;
     struct di_core *e = NULL;
@@ -358,10 +358,10 @@ static di_status throughput(struct bench *b, di_error *err)
     int rounds = (int)b->o->rounds;
     double rate[2][DI_BENCH_ROUNDS], gap[2][DI_BENCH_ROUNDS], ratio[DI_BENCH_ROUNDS];
     struct pace p[2];
-    TRY(decode(b, LANES, &p[1], err));
+    TRY(measure_pace(b, LANES, &p[1], err));
     for (int i = 0; i < rounds; i++) {
         for (int k = 0; k < 2; k++) {
-            TRY(decode(b, k ? LANES : 1, &p[k], err));
+            TRY(measure_pace(b, k ? LANES : 1, &p[k], err));
             rate[k][i] = p[k].tokens_per_s;
             gap[k][i] = p[k].gap * 100;
         }
@@ -401,8 +401,8 @@ static di_status prefill_shared(struct bench *b, int common, bool reuse, struct 
     config.states = reuse ? 64 : 0;
     for (int i = 0; i < SHARERS; i++) {
         int32_t *p = b->prompts + (size_t)i * SHARED_PROMPT;
-        fill(p, common, 1, &b->l.config);
-        fill(p + common, SHARED_PROMPT - common, (uint32_t)i + 2, &b->l.config);
+        fill_prompt(p, common, 1, &b->l.config);
+        fill_prompt(p + common, SHARED_PROMPT - common, (uint32_t)i + 2, &b->l.config);
     }
     TRY(di_core_create(b->l.model, &config, &e, err));
     TRY(submit_all(e, SHARERS, b->prompts, SHARED_PROMPT, 1, &counted, err));
@@ -461,7 +461,7 @@ static di_status with_model(const struct di_bench_options *o, di_error *err)
     TRY(di_load(&load, false, &b.l, err));
     b.prompts = di_malloc(sizeof *b.prompts * SHARERS * SHARED_PROMPT);
     CHECK(b.prompts, err, DI_ERR_MEMORY, "bench", "out of memory");
-    fill(b.prompts, SHARERS * SHARED_PROMPT, 1, &b.l.config);
+    fill_prompt(b.prompts, SHARERS * SHARED_PROMPT, 1, &b.l.config);
     if (chosen(o, "throughput"))
         TRY(throughput(&b, err));
     if (chosen(o, "sharing"))

@@ -42,7 +42,7 @@ static size_t raw_bytes(enum di_wtype type, int n, int k)
     return type == DI_W_BF16 ? 2 * count : type == DI_W_FP8_TILE32 ? count : count / 2;
 }
 
-static void fill(struct bench *b, size_t bytes)
+static void fill_floats(struct bench *b, size_t bytes)
 {
     uint32_t s = 1;
     for (size_t i = 0; i < bytes; i++) {
@@ -72,7 +72,7 @@ static double seconds_of(struct bench *b, const struct row *r)
     return di_bench_seconds(b->pool) - start;
 }
 
-static void measure(struct bench *b, const struct row *r)
+static void measure_shape(struct bench *b, const struct row *r)
 {
     double share[DI_BENCH_ROUNDS], time[DI_BENCH_ROUNDS], bandwidth[DI_BENCH_ROUNDS], peak[DI_BENCH_ROUNDS];
     int rounds = (int)b->o->rounds;
@@ -131,7 +131,7 @@ static void linear_rows(struct bench *b, const struct shape *sh, bool gemm)
     for (size_t i = 0; i < (gemm ? sizeof gemm_rows / sizeof *gemm_rows : 2); i++) {
         s.m = gemm ? gemm_rows[i] : i ? 4 : 1;
         s.copies = gemm ? 1 : copies;
-        measure(b, &(struct row){name, s.m, (double)bytes * s.copies, 2.0 * sh->n * sh->k * s.m * s.copies, linear_pass, &s});
+        measure_shape(b, &(struct row){name, s.m, (double)bytes * s.copies, 2.0 * sh->n * sh->k * s.m * s.copies, linear_pass, &s});
     }
 }
 
@@ -215,8 +215,8 @@ static di_status moe_rows(struct bench *b, di_error *err)
         s->m = rows[i];
         moe_step(b, s);
         double params = 3.0 * HIDDEN * WIDTH;
-        measure(b, &(struct row){"experts of one layer (6 of 32)", s->m, 5.0 * ((double)one * s->unique + (double)shared),
-                                 5 * 2 * params * (ACTIVE + 1) * s->m, moe_pass, s});
+        measure_shape(b, &(struct row){"experts of one layer (6 of 32)", s->m, 5.0 * ((double)one * s->unique + (double)shared),
+                                       5 * 2 * params * (ACTIVE + 1) * s->m, moe_pass, s});
     }
 out:
     di_free(s);
@@ -298,7 +298,7 @@ di_status di_bench_kernels(const struct di_bench_options *o, di_error *err)
     b.x = di_bench_alloc((size_t)MAX_M * 32768 * sizeof(float));
     b.y = di_bench_alloc((size_t)MAX_M * 32768 * sizeof(float));
     CHECK(b.raw && b.raw_scale && b.probe.p && b.weights.p && b.x.p && b.y.p, err, DI_ERR_MEMORY, "bench", "out of memory");
-    fill(&b, largest);
+    fill_floats(&b, largest);
     print_head(&b);
     for (int gemm = 0; gemm < 2; gemm++)
         for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)

@@ -63,7 +63,7 @@ static di_status prefill(struct bench *b, int n, di_error *err)
     return DI_OK;
 }
 
-static di_status decode(struct bench *b, const struct test *t, di_error *err)
+static di_status decode_batch(struct bench *b, const struct test *t, di_error *err)
 {
     struct di_chunk chunks[MAX_BATCH];
     int32_t rows[MAX_BATCH];
@@ -99,11 +99,11 @@ static void copy_slots(struct bench *b, int batch)
     }
 }
 
-static di_status pass(struct bench *b, const struct test *t, int repeat, double *seconds, di_error *err)
+static di_status time_pass(struct bench *b, const struct test *t, int repeat, double *seconds, di_error *err)
 {
     double start = di_bench_seconds(b->pool);
     for (int i = 0; i < repeat; i++) {
-        di_status status = t->prompt ? prefill(b, t->prompt, err) : decode(b, t, err);
+        di_status status = t->prompt ? prefill(b, t->prompt, err) : decode_batch(b, t, err);
         if (status != DI_OK)
             return status;
     }
@@ -120,7 +120,7 @@ struct machine {
     double bandwidth, peak;
 };
 
-static struct machine probe(struct bench *b)
+static struct machine probe_machine(struct bench *b)
 {
     int reads = (int)(((size_t)128 << 20) / b->probe.bytes) + 1;
     double seconds = 0;
@@ -202,7 +202,7 @@ static void add_json(struct bench *b, const struct result *r)
     di_buf_addf(j, "]}");
 }
 
-static void report(struct bench *b, const struct result *r)
+static void report_times(struct bench *b, const struct result *r)
 {
     const struct machine *m = &r->machine;
     printf("| %-26s | %9.1f | %9.3f | %9.3f | %5.1f | %8.1f | %7.1f | %7.1f | %8.1f | %8.1f |\n", r->name, r->tokens / r->ms * 1e3,
@@ -222,7 +222,7 @@ static di_status profile(struct bench *b, const struct test *t, struct result *r
     double seconds = 0;
     di_profile_attach(&b->profile, b->model->be, di_pool_threads(b->pool) == 1 ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC);
     for (int i = 0; i < b->o->rounds && status == DI_OK; i++) {
-        status = pass(b, t, 1, &seconds, err);
+        status = time_pass(b, t, 1, &seconds, err);
         di_profile_lap(&b->profile);
         if (i == 0 || seconds * 1e3 < r->profiled_ms)
             r->profiled_ms = seconds * 1e3;
@@ -231,18 +231,18 @@ static di_status profile(struct bench *b, const struct test *t, struct result *r
     return status;
 }
 
-static di_status measure(struct bench *b, const struct test *t, struct result *r, di_error *err)
+static di_status measure_test(struct bench *b, const struct test *t, struct result *r, di_error *err)
 {
     double time[DI_BENCH_ROUNDS], share[DI_BENCH_ROUNDS], bandwidth[DI_BENCH_ROUNDS], peak[DI_BENCH_ROUNDS], seconds;
     int rounds = (int)b->o->rounds;
     di_status status = DI_OK;
-    TRY(pass(b, t, 1, &seconds, err)); /* touch everything */
+    TRY(time_pass(b, t, 1, &seconds, err)); /* touch everything */
     TRY(profile(b, t, r, err));
     int repeat = 1 + (int)(PASS_SECONDS / seconds);
-    struct machine before = probe(b);
+    struct machine before = probe_machine(b);
     for (int i = 0; i < rounds; i++) {
-        TRY(pass(b, t, repeat, &time[i], err));
-        struct machine after = probe(b), mean = {(before.bandwidth + after.bandwidth) / 2, (before.peak + after.peak) / 2};
+        TRY(time_pass(b, t, repeat, &time[i], err));
+        struct machine after = probe_machine(b), mean = {(before.bandwidth + after.bandwidth) / 2, (before.peak + after.peak) / 2};
         share[i] = floor_of(&b->profile, mean) / time[i];
         bandwidth[i] = mean.bandwidth;
         peak[i] = mean.peak;
@@ -275,8 +275,8 @@ static di_status run_test(struct bench *b, const struct test *t, di_error *err)
         TRY(prefill(b, t->context, err));
     if (!t->prompt)
         copy_slots(b, t->batch);
-    TRY(measure(b, t, &r, err));
-    report(b, &r);
+    TRY(measure_test(b, t, &r, err));
+    report_times(b, &r);
 out:
     return status;
 }

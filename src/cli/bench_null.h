@@ -23,7 +23,7 @@ static inline struct di_stepper di_bench_null_stepper(int vocab, int64_t context
                                .numerics = "null",
                                .layout = {.block_bytes = DI_BLOCK_TOKENS * 8,
                                           .ring_bytes = DI_RING_ROWS * 8,
-                                          .tail_bytes = 64,
+                                          .raw_bytes = 64,
                                           .n_sources = 1,
                                           .ratio = {1},
                                           .key_row_bytes = 8,

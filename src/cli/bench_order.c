@@ -92,7 +92,7 @@ static bool on_token(void *ctx, const struct di_sample *s)
     return true;
 }
 
-static di_status submit(struct di_core *e, struct jobs *jobs, struct job *j, di_error *err)
+static di_status submit_next(struct di_core *e, struct jobs *jobs, struct job *j, di_error *err)
 {
     struct di_request r = {.prompt = jobs->prompt,
                            .n_prompt = j->n_prompt,
@@ -112,14 +112,14 @@ static bool is_over(const struct life *f)
 }
 
 /* What has arrived by now, and one step. */
-static di_status live(struct life *f, di_error *err)
+static di_status live_on(struct life *f, di_error *err)
 {
     di_status status = DI_OK;
     struct jobs *j = f->jobs;
     if (!f->busy && j->v[f->sent].at * f->scale > f->now)
         f->now = j->v[f->sent].at * f->scale;
     for (; f->sent < j->n && j->v[f->sent].at * f->scale <= f->now; f->sent++)
-        TRY(submit(f->e, j, &j->v[f->sent], err));
+        TRY(submit_next(f->e, j, &j->v[f->sent], err));
     struct di_core_stats before = di_core_stats(f->e);
     double start = di_bench_clock(CLOCK_PROCESS_CPUTIME_ID);
     TRY(di_core_step(f->e, &f->busy, err));
@@ -151,7 +151,7 @@ static di_status calibrate(struct bench *b, double *per_token, di_error *err)
         tokens += part.v[i].n_prompt + part.v[i].n_answer;
     TRY(open_core(b, DI_PREFILL_ARRIVAL, &f.e, err));
     while (!is_over(&f))
-        TRY(live(&f, err));
+        TRY(live_on(&f, err));
     *per_token = f.worked / (double)tokens;
 out:
     di_core_destroy(f.e);
@@ -175,7 +175,7 @@ static di_status live_both(struct bench *b, double load, uint64_t seed, double *
     }
     while (!is_over(&f[0]) || !is_over(&f[1])) {
         int next = is_over(&f[0]) || (!is_over(&f[1]) && f[1].now < f[0].now);
-        TRY(live(&f[next], err));
+        TRY(live_on(&f[next], err));
     }
     *worked = f[DI_PREFILL_ARRIVAL].worked / f[DI_PREFILL_ARRIVAL].now;
 out:
@@ -190,7 +190,7 @@ struct summary {
     double mean, p50, p99;
 };
 
-static void summarise(struct summary *s)
+static void summarise_rounds(struct summary *s)
 {
     double sum = 0;
     s->p50 = di_bench_median(s->first, s->n);
@@ -201,7 +201,7 @@ static void summarise(struct summary *s)
 }
 
 /* Rounds at one load: a row of the table. The load is what the arrivals ask for, of what the engine does when it always has enough to do. */
-static di_status compare(struct bench *b, double load, di_error *err)
+static di_status compare_orders(struct bench *b, double load, di_error *err)
 {
     di_status status = DI_OK;
     struct summary s[2] = {{0}};
@@ -218,8 +218,8 @@ static di_status compare(struct bench *b, double load, di_error *err)
             for (int i = 0; i < b->n; i++)
                 s[order].first[s[order].n++] = b->jobs[order].v[i].first;
     }
-    summarise(&s[0]);
-    summarise(&s[1]);
+    summarise_rounds(&s[0]);
+    summarise_rounds(&s[1]);
     const struct summary *x = &s[DI_PREFILL_ARRIVAL], *y = &s[DI_PREFILL_SHORTEST];
     printf("| %.2f | %.2f | %.4g | %.4g | %.4g | %.4g | %.4g | %.4g | %.2f | %.2f | %.2f |\n", load, worked, x->mean, x->p50, x->p99,
            y->mean, y->p50, y->p99, y->mean / x->mean, y->p50 / x->p50, y->p99 / x->p99);
@@ -261,7 +261,7 @@ static di_status with_model(const struct di_bench_options *o, struct bench *b, d
     b->l = &l;
     set_number(b, 400);
     print_head("seconds of processor time", b);
-    TRY(compare(b, 0.8, err));
+    TRY(compare_orders(b, 0.8, err));
 out:
     b->l = NULL;
     di_unload(&l);
@@ -285,7 +285,7 @@ di_status di_bench_order(const struct di_bench_options *o, di_error *err)
     if (!o->filter || strstr("virtual", o->filter)) {
         print_head("rows and 16 a step", &b);
         for (size_t i = 0; i < sizeof loads / sizeof *loads; i++)
-            TRY(compare(&b, loads[i], err));
+            TRY(compare_orders(&b, loads[i], err));
         printf("\n");
     }
     if (o->model && (!o->filter || strstr("model", o->filter)))

@@ -28,7 +28,7 @@ struct bench {
 /* ---------------------------------------------------------------- rows */
 
 /* "normal": N(0, 2), a law without any structure. "model": as a trained model's rows look: a wide bulk far below a few hundred candidates. */
-static void fill(struct bench *b, bool model)
+static void fill_logits(struct bench *b, bool model)
 {
     uint64_t n = 0;
     for (size_t i = 0; i < (size_t)ROWS * VOCAB; i += 2, n++) {
@@ -84,7 +84,7 @@ static double run_steps(struct bench *b, const struct shape *s, int m, int turns
 
 /* ---------------------------------------------------------------- table */
 
-static void measure(struct bench *b, const char *law, const struct shape *s, int m)
+static void measure_law(struct bench *b, const char *law, const struct shape *s, int m)
 {
     double time[DI_BENCH_ROUNDS], share[DI_BENCH_ROUNDS], bw[DI_BENCH_ROUNDS];
     int rounds = (int)b->o->rounds, turns = 1 + 200 / m;
@@ -146,11 +146,11 @@ di_status di_bench_sampler(const struct di_bench_options *o, di_error *err)
            "   |\n|---|---|---:|---:|---:|---:|---:|---:|\n",
            b->be->ops->name, di_pool_threads(b->pool), VOCAB);
     for (size_t l = 0; l < 2; l++) {
-        fill(b, l == 1);
+        fill_logits(b, l == 1);
         for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
             for (int m = 1; m <= 16; m += 15)
                 if (!o->filter || strstr(shapes[i].name, o->filter))
-                    measure(b, laws[l], &shapes[i], m);
+                    measure_law(b, laws[l], &shapes[i], m);
     }
 out:
     if (b) {

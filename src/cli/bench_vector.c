@@ -149,7 +149,7 @@ struct kernel {
     int context[3];
 };
 
-static void measure(struct bench *b, const struct kernel *k, int m, int context)
+static void measure_op(struct bench *b, const struct kernel *k, int m, int context)
 {
     double time[DI_BENCH_ROUNDS], share[DI_BENCH_ROUNDS], bw[DI_BENCH_ROUNDS], peak[DI_BENCH_ROUNDS];
     struct step s;
@@ -189,7 +189,7 @@ static const struct kernel kernels[] = {
     {"index_select filtered", filter_pass, 4.0 * INDEX_HEADS *INDEX_DIM, 68, -2.0 * INDEX_HEADS *INDEX_DIM / 4, {0, 32768, 131072}},
 };
 
-static void fill(struct bench *b)
+static void fill_floats(struct bench *b)
 {
     for (size_t i = 0; i < b->weights.bytes / 4; i++)
         ((float *)b->weights.p)[i] = (float)((int)(rnd(b) >> 24) - 128) * 1e-4f;
@@ -250,7 +250,7 @@ di_status di_bench_vector(const struct di_bench_options *o, di_error *err)
     CHECK(b->probe.p && b->x.p && b->y.p && b->weights.p && b->blocks.p && b->ring.p && b->lists.p, err, DI_ERR_MEMORY, "bench",
           "out of memory");
     b->kv = (struct di_kv){.layout = &b->be->layout, .blocks = b->blocks.p, .state = b->ring.p, .pages = b->pages};
-    fill(b);
+    fill_floats(b);
     printf("instruction set %s, %d threads\n\n| %-22s | %4s | %7s | %9s | %9s | %5s | %7s | %7s | %7s | %7s "
            "|\n|---|---|---|---|---|---|---|---|---|---|\n",
            b->be->ops->name, di_pool_threads(b->pool), "op", "rows", "context", "floor ms", "ms", "%", "GB/s", "of", "Gop/s", "of");
@@ -258,7 +258,7 @@ di_status di_bench_vector(const struct di_bench_options *o, di_error *err)
         for (size_t i = 0; i < 3 && (!o->filter || strstr(kernels[k].name, o->filter)); i++)
             for (int c = 0; c < 3; c++)
                 if (kernels[k].context[c] || (c == 0 && !kernels[k].context[1]))
-                    measure(b, &kernels[k], rows[i], kernels[k].context[c] ? kernels[k].context[c] : 4096);
+                    measure_op(b, &kernels[k], rows[i], kernels[k].context[c] ? kernels[k].context[c] : 4096);
 out:
     if (b) {
         struct di_bench_buffer *all[] = {&b->probe, &b->x, &b->y, &b->weights, &b->blocks, &b->ring, &b->lists};

@@ -39,7 +39,7 @@ static const struct suite {
 } suites[] = {{"kernels", di_bench_kernels}, {"vector", di_bench_vector}, {"sampler", di_bench_sampler}, {"model", di_bench_model},
               {"cache", di_bench_cache},     {"engine", di_bench_engine}, {"order", di_bench_order},     {"vision", di_bench_vision}};
 
-static int run(const void *options)
+static int run_bench(const void *options)
 {
     const struct di_bench_options *o = options;
     di_error err = {0};
@@ -58,5 +58,5 @@ const struct di_command di_cmd_bench = {
     .options = table,
     .n_options = sizeof table / sizeof *table,
     .options_size = sizeof(struct di_bench_options),
-    .run = run,
+    .run = run_bench,
 };

@@ -83,7 +83,7 @@ static void print_safe(struct di_str s)
     }
 }
 
-static void show(struct chat *c, const di_output *out)
+static void show_text(struct chat *c, const di_output *out)
 {
     bool reasoning = out->kind == DI_OUTPUT_REASONING;
     if (out->kind == DI_OUTPUT_TEXT && c->was_reasoning) {
@@ -105,7 +105,7 @@ static int on_output(void *user, const di_output *out)
         c->first_ms = out->first_token_ms >= 0 ? out->first_token_ms : out->total_ms;
         c->total_ms = out->total_ms;
     } else if (out->kind != DI_OUTPUT_TOKEN) {
-        show(c, out);
+        show_text(c, out);
     }
     return di_answer_take(&c->answer, out);
 }
@@ -194,7 +194,7 @@ out:
 
 /* More of stdin into c->input. 1: something is there, 0: its end, -1: Ctrl-C. Signals come through only while it waits, so that none is
  * lost between looking at `interrupted` and waiting. */
-static int refill(struct chat *c, const sigset_t *while_waiting)
+static int refill_line(struct chat *c, const sigset_t *while_waiting)
 {
     for (;;) {
         fd_set set;
@@ -219,7 +219,7 @@ static int collect_line(struct chat *c, const sigset_t *while_waiting)
 {
     for (;;) {
         if (c->at == c->have) {
-            int got = refill(c, while_waiting);
+            int got = refill_line(c, while_waiting);
             if (got <= 0)
                 return got < 0 ? got : c->line.n > 0;
         }
@@ -303,7 +303,7 @@ static void converse(struct chat *c)
     }
 }
 
-static int run(const void *options)
+static int run_chat(const void *options)
 {
     struct chat c = {.o = options};
     di_error err = {0};
@@ -330,5 +330,5 @@ const struct di_command di_cmd_chat = {
     .options = table,
     .n_options = sizeof table / sizeof *table,
     .options_size = sizeof(struct options),
-    .run = run,
+    .run = run_chat,
 };

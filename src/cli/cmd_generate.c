@@ -426,7 +426,7 @@ static void print_stats(di_engine *engine)
     di_buf_fini(&b);
 }
 
-static int run(const void *options)
+static int run_generate(const void *options)
 {
     struct run r = {.o = options};
     const struct options *o = options;
@@ -462,5 +462,5 @@ const struct di_command di_cmd_generate = {
     .options = table,
     .n_options = sizeof table / sizeof *table,
     .options_size = sizeof(struct options),
-    .run = run,
+    .run = run_generate,
 };

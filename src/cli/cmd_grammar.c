@@ -144,7 +144,7 @@ out:
 /* ---- match ---- */
 
 /* Token by token with masks. */
-static di_status measure(struct job *j, struct di_grammar *g, struct di_str text, int64_t compiled, bool *first, struct di_buf *times)
+static di_status measure_masks(struct job *j, struct di_grammar *g, struct di_str text, int64_t compiled, bool *first, struct di_buf *times)
 {
     struct di_matcher *m = NULL;
     struct di_ids ids = {0};
@@ -189,7 +189,7 @@ static di_status match(struct job *j, struct di_grammar *g, const struct task *t
         di_matcher_destroy(m);
         m = NULL;
         if (yes && j->opt->time)
-            TRY(measure(j, g, t->texts[i], compiled, &first, &times));
+            TRY(measure_masks(j, g, t->texts[i], compiled, &first, &times));
     }
     di_buf_addf(&j->out, ", \"accepted\": [%s]", accepted.n ? accepted.p : "");
     if (j->opt->time)
@@ -448,7 +448,7 @@ out:
     return status;
 }
 
-static int run(const void *options)
+static int run_grammar(const void *options)
 {
     const struct options *o = options;
     di_error err = {0};
@@ -477,5 +477,5 @@ const struct di_command di_cmd_grammar = {
     .options = table,
     .n_options = sizeof table / sizeof *table,
     .options_size = sizeof(struct options),
-    .run = run,
+    .run = run_grammar,
 };

@@ -163,7 +163,7 @@ static void add_json(struct di_buf *b, const struct seen *s, const struct option
     di_buf_fini(&mode);
 }
 
-static di_status show(const struct options *opt, struct di_helpers *helpers, const char *name, bool *failed, di_error *err)
+static di_status show_picture(const struct options *opt, struct di_helpers *helpers, const char *name, bool *failed, di_error *err)
 {
     struct seen s = {.name = name};
     struct di_buf b = {0};
@@ -191,7 +191,7 @@ static di_status show(const struct options *opt, struct di_helpers *helpers, con
     return status;
 }
 
-static int run(const void *options)
+static int run_image(const void *options)
 {
     const struct options *opt = options;
     struct di_log log = {.level = DI_LOG_WARN, .file = stderr};
@@ -210,7 +210,7 @@ static int run(const void *options)
     params.log = &log;
     TRY(di_helpers_open(&params, &helpers, &err));
     for (size_t i = 0; i < opt->images.count; i++)
-        TRY(show(opt, helpers, opt->images.items[i], &failed, &err));
+        TRY(show_picture(opt, helpers, opt->images.items[i], &failed, &err));
 out:
     di_helpers_close(helpers);
     if (status != DI_OK)
@@ -225,5 +225,5 @@ const struct di_command di_cmd_image = {
     .options = table,
     .n_options = sizeof table / sizeof *table,
     .options_size = sizeof(struct options),
-    .run = run,
+    .run = run_image,
 };

@@ -21,7 +21,7 @@ static const struct di_option table[] = {
      .help = "Bytes of address space beyond what the process has at its start."},
 };
 
-static int run(const void *options)
+static int run_image_worker(const void *options)
 {
     const struct options *opt = options;
     di_error err = {0};
@@ -41,5 +41,5 @@ const struct di_command di_cmd_image_worker = {
     .options = table,
     .n_options = sizeof table / sizeof *table,
     .options_size = sizeof(struct options),
-    .run = run,
+    .run = run_image_worker,
 };

@@ -169,7 +169,7 @@ static di_status make_plan(const struct options *opt, di_memory_plan *plan, di_e
     return di_engine_plan(&c, plan, sizeof *plan, err);
 }
 
-static int run(const void *options)
+static int run_inspect(const void *options)
 {
     const struct options *opt = options;
     struct di_checkpoint ck = {0};
@@ -220,5 +220,5 @@ const struct di_command di_cmd_inspect = {
     .options = table,
     .n_options = sizeof table / sizeof *table,
     .options_size = sizeof(struct options),
-    .run = run,
+    .run = run_inspect,
 };

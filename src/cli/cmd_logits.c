@@ -84,7 +84,7 @@ static di_status keep(void *ctx, int64_t pos, int rows, const float *logits, di_
     return DI_OK;
 }
 
-static di_status run_logits(const struct options *o, di_error *err)
+static di_status write_logits(const struct options *o, di_error *err)
 {
     di_status status = DI_OK;
     struct di_ids ids = {0};
@@ -128,10 +128,10 @@ out:
     return status;
 }
 
-static int run(const void *options)
+static int run_logits(const void *options)
 {
     di_error err = {0};
-    return run_logits(options, &err) == DI_OK ? DI_EXIT_OK : di_cli_fail("logits", &err);
+    return write_logits(options, &err) == DI_OK ? DI_EXIT_OK : di_cli_fail("logits", &err);
 }
 
 const struct di_command di_cmd_logits = {
@@ -141,5 +141,5 @@ const struct di_command di_cmd_logits = {
     .options = table,
     .n_options = sizeof table / sizeof *table,
     .options_size = sizeof(struct options),
-    .run = run,
+    .run = run_logits,
 };

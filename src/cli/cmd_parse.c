@@ -303,7 +303,7 @@ out:
     return status;
 }
 
-static int run(const void *options)
+static int run_parse(const void *options)
 {
     bool failed = false;
     di_error err = {0};
@@ -323,5 +323,5 @@ const struct di_command di_cmd_parse = {
     .options = table,
     .n_options = sizeof table / sizeof *table,
     .options_size = sizeof(struct options),
-    .run = run,
+    .run = run_parse,
 };

@@ -55,7 +55,7 @@ static di_status score_stretch(struct di_loaded *l, struct di_kv_store *store, c
     return status;
 }
 
-static di_status run_perplexity(const struct options *o, struct di_buf *out, di_error *err)
+static di_status score_text(const struct options *o, struct di_buf *out, di_error *err)
 {
     di_status status = DI_OK;
     struct di_buf text = {0};
@@ -96,11 +96,11 @@ out:
     return status;
 }
 
-static int run(const void *options)
+static int run_perplexity(const void *options)
 {
     di_error err = {0};
     struct di_buf out = {0};
-    di_status status = run_perplexity(options, &out, &err);
+    di_status status = score_text(options, &out, &err);
     di_buf_fini(&out);
     return status == DI_OK ? DI_EXIT_OK : di_cli_fail("perplexity", &err);
 }
@@ -112,5 +112,5 @@ const struct di_command di_cmd_perplexity = {
     .options = table,
     .n_options = sizeof table / sizeof *table,
     .options_size = sizeof(struct options),
-    .run = run,
+    .run = run_perplexity,
 };

@@ -229,7 +229,7 @@ static di_status run_stdin(struct job *j)
     return status;
 }
 
-static int run(const void *options)
+static int run_render(const void *options)
 {
     const struct options *opt = options;
     di_error err = {0};
@@ -263,5 +263,5 @@ const struct di_command di_cmd_render = {
     .options = table,
     .n_options = sizeof table / sizeof *table,
     .options_size = sizeof(struct options),
-    .run = run,
+    .run = run_render,
 };

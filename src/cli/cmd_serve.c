@@ -211,7 +211,7 @@ out:
     return status;
 }
 
-static int run(const void *options)
+static int run_serve(const void *options)
 {
     const struct options *o = options;
     struct di_server_config config;
@@ -250,5 +250,5 @@ const struct di_command di_cmd_serve = {
     .options = table,
     .n_options = sizeof table / sizeof *table,
     .options_size = sizeof(struct options),
-    .run = run,
+    .run = run_serve,
 };

@@ -145,7 +145,7 @@ out:
 
 /* ---- all of stdin ---- */
 
-static di_status measure(struct job *j, struct di_str text)
+static di_status measure_speed(struct job *j, struct di_str text)
 {
     clock_t best = 0;
     for (int64_t i = 0; i < j->opt->time; i++) {
@@ -171,7 +171,7 @@ static di_status run_whole(struct job *j)
         goto out;
     }
     if (j->opt->time) {
-        TRY(measure(j, di_buf_str(&in)));
+        TRY(measure_speed(j, di_buf_str(&in)));
     } else {
         TRY(encode(j, di_buf_str(&in), j->opt->added));
         add_ids(&j->out, &j->ids);
@@ -183,7 +183,7 @@ out:
     return status;
 }
 
-static int run(const void *options)
+static int run_tokenize(const void *options)
 {
     const struct options *opt = options;
     struct di_tokenizer *tokenizer = NULL;
@@ -212,5 +212,5 @@ const struct di_command di_cmd_tokenize = {
     .options = table,
     .n_options = sizeof table / sizeof *table,
     .options_size = sizeof(struct options),
-    .run = run,
+    .run = run_tokenize,
 };

@@ -44,7 +44,7 @@ static void add_help(struct di_buf *b)
 }
 
 /* Write text made by the program itself to stdout. */
-static int show(const char *command, struct di_buf *b)
+static int show_text(const char *command, struct di_buf *b)
 {
     di_error err = {0};
     bool ok = di_buf_ok(b, &err) == DI_OK && di_write_text(stdout, di_buf_str(b), &err) == DI_OK;
@@ -56,7 +56,7 @@ static int show_help(void)
 {
     struct di_buf b = {0};
     add_help(&b);
-    return show("--help", &b);
+    return show_text("--help", &b);
 }
 
 static const struct di_command *find_command(const char *name)
@@ -90,7 +90,7 @@ static int run_parsed(const struct di_command *cmd, const void *values, char spe
         di_options_print(&b, cmd, values);
     else
         return cmd->run(values);
-    return show(cmd->name, &b);
+    return show_text(cmd->name, &b);
 }
 
 static int run_command(const struct di_command *cmd, int argc, char **argv)
@@ -117,7 +117,7 @@ static int run_command(const struct di_command *cmd, int argc, char **argv)
 }
 
 /* What a command left in stdio's buffer may still fail to reach a full disk or a closed pipe. Only the first failure is told. */
-static int finish(int exit_status)
+static int close_output(int exit_status)
 {
     errno = 0;
     bool failed = ferror(stdout) != 0;
@@ -136,7 +136,7 @@ int main(int argc, char **argv)
     const char *word = argc > 1 ? argv[1] : "";
     const struct di_command *cmd = find_command(word);
     if (cmd)
-        return finish(run_command(cmd, argc - 2, argv + 2));
+        return close_output(run_command(cmd, argc - 2, argv + 2));
     if (argc < 2) {
         struct di_buf b = {0};
         add_help(&b);
@@ -149,7 +149,7 @@ int main(int argc, char **argv)
     if (strcmp(word, "--version") == 0) {
         struct di_buf b = {0};
         di_buf_addf(&b, "deepinfer %s\n", di_version());
-        return show("--version", &b);
+        return show_text("--version", &b);
     }
     return unknown_command(word);
 }

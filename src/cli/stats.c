@@ -82,7 +82,7 @@ struct summary {
     double value;
 };
 #define SUMMARIES 4
-static void summarise(const di_histogram *h, struct summary out[SUMMARIES])
+static void summarise_histogram(const di_histogram *h, struct summary out[SUMMARIES])
 {
     out[0] = (struct summary){"mean", h->count ? h->sum / (double)h->count : 0};
     out[1] = (struct summary){"p50", di_histogram_quantile(h, 0.5)};
@@ -107,7 +107,7 @@ void di_stats_write(struct di_buf *b, di_engine *engine)
         add_key(b, h.name);
         di_buf_addc(b, '{');
         add_count(b, "count", h.count);
-        summarise(&h, v);
+        summarise_histogram(&h, v);
         for (int k = 0; k < SUMMARIES; k++) {
             add_key(b, v[k].key);
             di_buf_addf(b, "%.6g", v[k].value);
@@ -153,7 +153,7 @@ void di_stats_write_table(struct di_buf *b, di_engine *engine)
             continue;
         bool seconds = strstr(h.name, "_seconds") != NULL;
         di_buf_addf(b, "%-32s %9llu", h.name, (unsigned long long)h.count);
-        summarise(&h, v);
+        summarise_histogram(&h, v);
         for (int k = 0; k < SUMMARIES; k++)
             add_value(b, v[k].value, seconds);
         di_buf_addc(b, '\n');

@@ -101,7 +101,7 @@ di_status di_core_create_on(const struct di_stepper *n, const struct di_core_con
         TRY(di_reuse_create(e->store, &r, &e->reuse, err));
     }
     struct di_pipeline_params p = {
-        .stepper = n, .store = e->store, .lanes = config->max_batch, .cursor_rows = cursor_rows(config), .banned = config->banned};
+        .stepper = n, .store = e->store, .slots = config->max_batch, .cursor_rows = cursor_rows(config), .banned = config->banned};
     TRY(di_pipeline_create(&p, &e->pipe, err));
     *out = e;
     e = NULL;
@@ -215,7 +215,7 @@ static void end_slot(struct di_core *e, struct slot *s, enum di_end end, const d
 }
 
 /* Free the slots whose last launch is done. */
-static void retire(struct di_core *e, uint64_t done)
+static void free_left_slots(struct di_core *e, uint64_t done)
 {
     for (int i = 0; i < e->config.max_batch; i++) {
         struct slot *s = &e->slots[i];
@@ -399,7 +399,7 @@ bool di_core_cancel(struct di_core *e, int64_t id)
 }
 
 /* End what was cancelled or is late. */
-static void sweep(struct di_core *e)
+static void end_late_requests(struct di_core *e)
 {
     struct request *q;
     while ((q = di_order_first(&e->due)) && q->due.major < e->now_ns) {
@@ -450,7 +450,7 @@ static void add_rows(struct di_core *e, struct di_launch *l, int slot, int rows)
     DI_ASSERT(s->n_rows + rows <= (int64_t)e->store->lease[slot].n * DI_BLOCK_TOKENS);
     di_pipeline_set_pages(e->pipe, l, slot, e->store->lease[slot].pages, e->store->lease[slot].n, s->page_version);
     struct di_launch_chunk *c = &l->chunks[l->n_chunks++];
-    c->lane = slot;
+    c->slot = slot;
     c->generation = s->generation;
     c->kind = cursor ? DI_ROWS_OF_CURSOR : s->n_rows + rows == q->n_resume ? DI_ROWS_OF_PROMPT_END : DI_ROWS_OF_PROMPT;
     c->n = rows;
@@ -469,7 +469,7 @@ static int64_t rows_left(struct slot *s)
 
 /* What decides between prompts: the priority, what the tenant had (rows of the prompts that run count when they are computed), the rank; or
  * whose turn it is. */
-static void bid(struct di_core *e, struct bidder *b, int slot)
+static void make_bid(struct di_core *e, struct bidder *b, int slot)
 {
     struct slot *s = &e->slots[slot];
     const struct request *q = s->req;
@@ -509,7 +509,7 @@ static int compare_bids(const void *x, const void *y)
 /* Rows of the step: all that decode, and prompts while the budget lasts, in an order that is decided anew in every step. In order of
  * arrival the next step goes on behind the prompt that took the last of the budget, so that a long prompt and a stream of short ones take
  * turns. */
-static void build(struct di_core *e, struct di_launch *l)
+static void build_step(struct di_core *e, struct di_launch *l)
 {
     int budget = e->config.prefill_chunk, n = 0;
     uint64_t before = e->stats.prompt_rows + e->stats.decode_rows;
@@ -517,7 +517,7 @@ static void build(struct di_core *e, struct di_launch *l)
         struct slot *s = &e->slots[i];
         int64_t rows = s->state == SLOT_RUNNING ? rows_to_launch(e, s) : 0;
         if (rows > 0 && s->n_rows < s->req->n_resume)
-            bid(e, &e->bidders[n++], i);
+            make_bid(e, &e->bidders[n++], i);
         else if (rows > 0)
             add_rows(e, l, i, (int)rows);
     }
@@ -559,7 +559,7 @@ static void record_token(struct di_core *e, struct request *q)
 
 /* The rows of a slot up to `now` are computed and stay. The state is kept at the end of the prompt, where it was asked for, and at the end
  * (leave). */
-static void advance(struct di_core *e, struct slot *s, int64_t now)
+static void advance_slot(struct di_core *e, struct slot *s, int64_t now)
 {
     struct request *q = s->req;
     int slot = (int)(s - e->slots);
@@ -604,7 +604,7 @@ static bool take_token(struct di_core *e, struct slot *s, const struct di_sample
 /* What a chunk decided. Behind the first token each came from a row of its own, which stays if the request goes on. */
 static void take_tokens(struct di_core *e, const struct di_launch_chunk *c)
 {
-    struct slot *s = &e->slots[c->lane];
+    struct slot *s = &e->slots[c->slot];
     if (c->kind == DI_ROWS_OF_PROMPT)
         return;
     if (s->state == SLOT_FREE || s->generation != c->generation || (s->state == SLOT_LEAVING && s->over) || c->n_computed == 0) {
@@ -614,7 +614,7 @@ static void take_tokens(struct di_core *e, const struct di_launch_chunk *c)
     for (int i = 0; i < c->n_tokens; i++) {
         if (i > 0) {
             s->n_rows++;
-            advance(e, s, s->n_computed + 1);
+            advance_slot(e, s, s->n_computed + 1);
         }
         if (!take_token(e, s, &c->tokens[i]))
             return;
@@ -638,7 +638,7 @@ static void enter_cursor_rows(struct di_core *e, struct slot *s, const struct di
         return;
     int64_t under_way = s->n_rows - (c->pos0 + 1);
     s->n_written = under_way ? c->pos0 + c->n_tokens + under_way * cursor_rows(&e->config) : c->pos0 + c->n_computed;
-    advance(e, s, c->pos0 + 1);
+    advance_slot(e, s, c->pos0 + 1);
 }
 
 /* Nothing was written. */
@@ -656,7 +656,7 @@ static void enter_computed(struct di_core *e, const struct di_launch *l)
 {
     for (int k = 0; k < l->n_chunks; k++) {
         const struct di_launch_chunk *c = &l->chunks[k];
-        struct slot *s = &e->slots[c->lane];
+        struct slot *s = &e->slots[c->slot];
         if (s->state == SLOT_FREE)
             continue;
         if (c->n_computed == 0)
@@ -664,7 +664,7 @@ static void enter_computed(struct di_core *e, const struct di_launch *l)
         else if (c->kind == DI_ROWS_OF_CURSOR)
             enter_cursor_rows(e, s, c);
         else
-            advance(e, s, c->pos0 + c->n);
+            advance_slot(e, s, c->pos0 + c->n);
     }
 }
 
@@ -678,7 +678,7 @@ static bool computed_any(const struct di_launch *l)
 }
 
 /* Wait for a launch and hand its results out. */
-static di_status handle(struct di_core *e, struct di_launch *l, di_error *err)
+static di_status handle_launch(struct di_core *e, struct di_launch *l, di_error *err)
 {
     int64_t before = di_clock_ns();
     di_pipeline_wait(e->pipe, l);
@@ -702,7 +702,7 @@ static di_status handle(struct di_core *e, struct di_launch *l, di_error *err)
         for (int i = 0; i < l->n_chunks; i++)
             take_tokens(e, &l->chunks[i]);
     }
-    retire(e, l->number);
+    free_left_slots(e, l->number);
     return l->status;
 }
 
@@ -720,9 +720,9 @@ di_status di_core_step(struct di_core *e, bool *busy, di_error *err)
     uint64_t host_ns = e->stats.host_ns;
     di_status status = DI_OK;
     struct di_launch *previous = e->under_way, *l = di_pipeline_next(e->pipe);
-    sweep(e);
+    end_late_requests(e);
     di_core_admit(e, l);
-    build(e, l);
+    build_step(e, l);
     e->under_way = NULL;
     if (l->n_chunks > 0 || l->n_copies > 0) {
         l->follows = previous != NULL;
@@ -732,9 +732,9 @@ di_status di_core_step(struct di_core *e, bool *busy, di_error *err)
         e->computable += e->config.prefill_chunk;
     }
     if (previous)
-        status = handle(e, previous, err);
+        status = handle_launch(e, previous, err);
     if (!e->under_way)
-        retire(e, UINT64_MAX);
+        free_left_slots(e, UINT64_MAX);
     DI_ASSERT_SOUND(e->under_way && accounts_are_due(e) ? di_core_check_accounts(e) : NULL);
     *busy = e->stats.running > 0 || e->stats.waiting > 0 || e->under_way;
     e->stats.host_ns += (uint64_t)(di_clock_ns() - before);
@@ -747,8 +747,8 @@ di_status di_core_flush(struct di_core *e, di_error *err)
 {
     struct di_launch *l = e->under_way;
     e->under_way = NULL;
-    di_status status = l ? handle(e, l, err) : DI_OK;
-    retire(e, UINT64_MAX);
+    di_status status = l ? handle_launch(e, l, err) : DI_OK;
+    free_left_slots(e, UINT64_MAX);
     return status;
 }
 

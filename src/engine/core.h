@@ -61,7 +61,7 @@ struct di_request {
     struct di_sampling_params sampling; /* its lists are copied; end_ids end the answer (the id itself is reported) */
     uint32_t sample;                    /* which of several samples with the same seed, 0 for the first */
     bool ignore_end;                    /* end_ids do not end the answer */
-    const int32_t *forced;              /* [n_forced] the answer's tokens by index, -1 = sampled; copied. For scoring and replay */
+    const int32_t *forced;              /* [n_forced] the answer's tokens by index, -1 = sampled; copied. For scoring and resuming */
     int64_t n_forced;
     const struct di_cap *cap;           /* NULL = none; copied */
     const struct di_mask_source *masks; /* what may follow, NULL = everything; copied. Released once, unless submit refuses */

@@ -215,7 +215,7 @@ static void record_start(struct di_core *e, struct request *q, const struct di_r
 }
 
 /* A request that waits no more; false, with nothing changed, if the pool cannot give its blocks now. */
-static bool start(struct di_core *e, struct di_launch *l, int slot, struct request *q)
+static bool start_request(struct di_core *e, struct di_launch *l, int slot, struct request *q)
 {
     struct slot *s = &e->slots[slot];
     struct di_reuse_ask ask = ask_of(e, q);
@@ -245,19 +245,19 @@ static bool start(struct di_core *e, struct di_launch *l, int slot, struct reque
     s->save_at = di_core_next_save(e, s);
     if (q->r.on_start)
         q->r.on_start(q->r.ctx, from.row);
-    *di_pipeline_lane(e->pipe, slot) = (struct di_lane){.name = q->r.name,
-                                                        .tokens = q->room,
-                                                        .n_prompt = q->r.n_prompt,
-                                                        .n_limit = q->r.n_prompt + q->r.max_tokens,
-                                                        .params = &q->r.sampling,
-                                                        .ignore_end = q->r.ignore_end,
-                                                        .key = q->key,
-                                                        .counts = q->counts,
-                                                        .cap = q->cap,
-                                                        .forced = q->r.forced,
-                                                        .n_forced = q->r.n_forced,
-                                                        .masks = q->masks.wait ? &q->masks : NULL};
-    di_pipeline_open_lane(e->pipe, slot);
+    *di_pipeline_slot_of(e->pipe, slot) = (struct di_pipeline_slot){.name = q->r.name,
+                                                                    .tokens = q->room,
+                                                                    .n_prompt = q->r.n_prompt,
+                                                                    .n_limit = q->r.n_prompt + q->r.max_tokens,
+                                                                    .params = &q->r.sampling,
+                                                                    .ignore_end = q->r.ignore_end,
+                                                                    .key = q->key,
+                                                                    .counts = q->counts,
+                                                                    .cap = q->cap,
+                                                                    .forced = q->r.forced,
+                                                                    .n_forced = q->r.n_forced,
+                                                                    .masks = q->masks.wait ? &q->masks : NULL};
+    di_pipeline_open_slot(e->pipe, slot);
     q->seen_resume = q->n_done;
     di_core_charge(e, q);
     e->stats.running++;
@@ -265,7 +265,7 @@ static bool start(struct di_core *e, struct di_launch *l, int slot, struct reque
 }
 
 /* Somebody of a better priority waits and finds no place: the running one of the worst priority that was started last gives way. */
-static void preempt(struct di_core *e)
+static void preempt_worst(struct di_core *e)
 {
     const struct request *best = di_core_first(e, INT_MAX);
     struct slot *victim = NULL;
@@ -295,7 +295,7 @@ void di_core_admit(struct di_core *e, struct di_launch *l)
         int slot = free_slot(e);
         struct request *q = slot < 0 ? NULL : next_fitting(e, &first);
         if (!q) {
-            preempt(e);
+            preempt_worst(e);
             return;
         }
         if (is_put_back(e, q)) {
@@ -306,7 +306,7 @@ void di_core_admit(struct di_core *e, struct di_launch *l)
             di_core_give_up(e, q, &no_room);
             continue;
         }
-        if (!start(e, l, slot, q))
+        if (!start_request(e, l, slot, q))
             return;
         if (first)
             first->passed_over++;

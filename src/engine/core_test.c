@@ -106,7 +106,7 @@ static struct di_core *create_with(struct null_model *m, int batch, int chunk, i
                            .numerics = "null"};
     n.layout = (struct di_kv_layout){.block_bytes = 64 * sizeof(uint64_t),
                                      .ring_bytes = DI_RING_ROWS * 8,
-                                     .tail_bytes = 64,
+                                     .raw_bytes = 64,
                                      .n_sources = 1,
                                      .ratio = {1},
                                      .key_row_bytes = sizeof(uint64_t),

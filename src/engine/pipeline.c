@@ -10,10 +10,10 @@
 struct di_pipeline {
     struct di_pipeline_params params;
     struct di_stepper stepper;
-    struct di_lane *lanes;
-    _Atomic uint64_t *names, *dropped; /* [lanes] the owner, for other threads; the one whose rows are to be dropped */
+    struct di_pipeline_slot *slots;
+    _Atomic uint64_t *names, *dropped; /* [slots] the owner, for other threads; the one whose rows are to be dropped */
     struct di_launch launches[2];
-    uint64_t *page_version;  /* [lanes] of what the newest launch leaves in the device's page table */
+    uint64_t *page_version;  /* [slots] of what the newest launch leaves in the device's page table */
     uint64_t launched, done; /* numbers; guarded by lock */
     bool ending;
     pthread_mutex_t lock;
@@ -25,10 +25,10 @@ struct di_pipeline {
     float DI_DEVICE *logits; /* [tile_rows][vocab] */
     int tile_rows;
     struct di_step step;     /* of the launch that runs, over the arrays below */
-    struct di_chunk *chunks; /* [lanes], as the next two */
+    struct di_chunk *chunks; /* [slots], as the next two */
     struct di_replay *replay;
     const int32_t **tokens;
-    int32_t *logit_rows;          /* [lanes * cursor_rows], as the next */
+    int32_t *logit_rows;          /* [slots * cursor_rows], as the next */
     struct di_sample_task *tasks; /* of the rows that are sampled, in order */
     const uint64_t **allowed;     /* [cursor_rows] */
 };
@@ -47,70 +47,70 @@ static int64_t first_decided(const struct di_launch_chunk *c)
     return (int64_t)c->pos0 + c->n_computed - sampled_rows(c) + 1;
 }
 
-/* From where the lane stands: the row of the token that was decided last, and rows of guesses behind it. Where penalties count what came
+/* From where the slot stands: the row of the token that was decided last, and rows of guesses behind it. Where penalties count what came
  * before, every row would need counts of its own: it stands alone. */
-static void begin_at_cursor(struct di_pipeline *p, struct di_launch_chunk *c, struct di_lane *lane)
+static void begin_at_cursor(struct di_pipeline *p, struct di_launch_chunk *c, struct di_pipeline_slot *slot)
 {
-    int64_t left = lane->n_limit - 1 - lane->cursor; /* tokens */
+    int64_t left = slot->n_limit - 1 - slot->cursor; /* tokens */
     int most = left < c->n ? (int)left : c->n;
-    c->pos0 = (int32_t)lane->cursor;
+    c->pos0 = (int32_t)slot->cursor;
     c->n_computed = 1;
-    if (p->stepper.guess && most > 1 && !lane->counts)
-        c->n_computed += p->stepper.guess(p->stepper.ctx, c->lane, lane->tokens, lane->cursor, most - 1);
+    if (p->stepper.guess && most > 1 && !slot->counts)
+        c->n_computed += p->stepper.guess(p->stepper.ctx, c->slot, slot->tokens, slot->cursor, most - 1);
 }
 
-static bool is_end(const struct di_lane *lane, int32_t id)
+static bool ends_answer(const struct di_pipeline_slot *slot, int32_t id)
 {
-    for (size_t i = 0; i < lane->params->n_end_ids && !lane->ignore_end; i++)
-        if (lane->params->end_ids[i] == id)
+    for (size_t i = 0; i < slot->params->n_end_ids && !slot->ignore_end; i++)
+        if (slot->params->end_ids[i] == id)
             return true;
     return false;
 }
 
 /* The token that the request's own rules put at `index` of the answer, -1 = it is sampled. */
-static int32_t forced_token(const struct di_lane *lane, int64_t index)
+static int32_t forced_token(const struct di_pipeline_slot *slot, int64_t index)
 {
-    const struct di_cap *cap = &lane->cap;
-    if (index < lane->n_forced)
-        return lane->forced[index];
+    const struct di_cap *cap = &slot->cap;
+    if (index < slot->n_forced)
+        return slot->forced[index];
     if (index != cap->at)
         return -1;
-    for (const int32_t *t = lane->tokens + lane->n_prompt; t < lane->tokens + lane->n_prompt + index; t++)
+    for (const int32_t *t = slot->tokens + slot->n_prompt; t < slot->tokens + slot->n_prompt + index; t++)
         if (*t == cap->ids[0] || *t == cap->ids[1])
             return -1;
     return cap->ids[0];
 }
 
-/* What the sampler gets for the token at `position` of a lane; logits and mask follow. */
-static struct di_sample_task sample_task(const struct di_pipeline *p, const struct di_lane *lane, int64_t position)
+/* What the sampler gets for the token at `position` of a slot; logits and mask follow. */
+static struct di_sample_task sample_task(const struct di_pipeline *p, const struct di_pipeline_slot *slot, int64_t position)
 {
-    return (struct di_sample_task){.row = {.params = lane->params,
-                                           .counts = lane->counts,
+    return (struct di_sample_task){.row = {.params = slot->params,
+                                           .counts = slot->counts,
                                            .banned = p->params.banned,
-                                           .n_generated = (uint64_t)(position - lane->n_prompt),
+                                           .n_generated = (uint64_t)(position - slot->n_prompt),
                                            .position = (uint64_t)position},
-                                   .key = lane->key,
-                                   .forced = forced_token(lane, position - lane->n_prompt)};
+                                   .key = slot->key,
+                                   .forced = forced_token(slot, position - slot->n_prompt)};
 }
 
 static void add_chunk(struct di_pipeline *p, struct di_launch *l, struct di_launch_chunk *c, int row)
 {
     struct di_step *s = &p->step;
-    struct di_lane *lane = &p->lanes[c->lane];
+    struct di_pipeline_slot *slot = &p->slots[c->slot];
     int sampled = sampled_rows(c);
-    p->chunks[s->n_chunks] = (struct di_chunk){.slot = c->lane, .row0 = row, .n = c->n_computed, .pos0 = c->pos0};
+    p->chunks[s->n_chunks] = (struct di_chunk){.slot = c->slot, .row0 = row, .n = c->n_computed, .pos0 = c->pos0};
     p->replay[s->n_chunks] = c->replay;
-    p->tokens[s->n_chunks++] = lane->tokens;
+    p->tokens[s->n_chunks++] = slot->tokens;
     c->tokens = &l->results[s->n_logits];
-    if (sampled && lane->masks)
-        lane->masks->start(lane->masks->ctx, lane->tokens, first_decided(c), sampled);
+    if (sampled && slot->masks)
+        slot->masks->start(slot->masks->ctx, slot->tokens, first_decided(c), sampled);
     for (int i = 0; i < sampled; i++) {
-        p->tasks[s->n_logits] = sample_task(p, lane, first_decided(c) + i);
+        p->tasks[s->n_logits] = sample_task(p, slot, first_decided(c) + i);
         p->logit_rows[s->n_logits++] = row + c->n_computed - sampled + i;
     }
 }
 
-/* The step of a launch: rows of the lanes that have not ended. */
+/* The step of a launch: rows of the slots that have not ended. */
 static void make_step(struct di_pipeline *p, struct di_launch *l)
 {
     int row = 0;
@@ -118,16 +118,16 @@ static void make_step(struct di_pipeline *p, struct di_launch *l)
         .chunks = p->chunks, .tokens = p->tokens, .replay = p->replay, .kv = di_kv_view(p->params.store), .logit_rows = p->logit_rows};
     for (int i = 0; i < l->n_chunks; i++) {
         struct di_launch_chunk *c = &l->chunks[i];
-        struct di_lane *lane = &p->lanes[c->lane];
-        if (lane->name && atomic_load(&p->dropped[c->lane]) == lane->name)
-            lane->ended = true;
+        struct di_pipeline_slot *slot = &p->slots[c->slot];
+        if (slot->name && atomic_load(&p->dropped[c->slot]) == slot->name)
+            slot->ended = true;
         c->tokens = l->results; /* none, until rows of it are sampled */
         c->n_tokens = 0;
-        c->n_computed = lane->ended ? 0 : c->n;
-        if (lane->ended)
+        c->n_computed = slot->ended ? 0 : c->n;
+        if (slot->ended)
             continue;
         if (c->kind == DI_ROWS_OF_CURSOR)
-            begin_at_cursor(p, c, lane);
+            begin_at_cursor(p, c, slot);
         add_chunk(p, l, c, row);
         row += c->n_computed;
     }
@@ -135,21 +135,21 @@ static void make_step(struct di_pipeline *p, struct di_launch *l)
 
 /* ---------------------------------------------------------------- worker: tokens */
 
-/* The gate between model and sampler: masks of all rows of a chunk. A lane whose masks fail ends behind the launch; its rows are sampled
+/* The gate between model and sampler: masks of all rows of a chunk. A slot whose masks fail ends behind the launch; its rows are sampled
  * for nothing. */
 static void take_masks(struct di_pipeline *p, const struct di_launch *l, const struct di_launch_chunk *c)
 {
-    struct di_lane *lane = &p->lanes[c->lane];
+    struct di_pipeline_slot *slot = &p->slots[c->slot];
     int n = sampled_rows(c);
-    if (!n || !lane->masks)
+    if (!n || !slot->masks)
         return;
     struct di_sample_task *task = &p->tasks[c->tokens - l->results];
-    lane->mask_status = lane->masks->wait(lane->masks->ctx, n, p->allowed, &lane->mask_error);
-    for (int i = 0; i < n && lane->mask_status == DI_OK; i++)
+    slot->mask_status = slot->masks->wait(slot->masks->ctx, n, p->allowed, &slot->mask_error);
+    for (int i = 0; i < n && slot->mask_status == DI_OK; i++)
         task[i].row.allowed = p->allowed[i];
 }
 
-static void sample(struct di_pipeline *p, int n, const struct di_sample_task *tasks, struct di_sample_result *results)
+static void sample_tasks(struct di_pipeline *p, int n, const struct di_sample_task *tasks, struct di_sample_result *results)
 {
     struct di_backend *be = p->params.store->be;
     if (be->ops->sample)
@@ -170,48 +170,48 @@ static void sample_rows(struct di_pipeline *p, struct di_launch *l)
             take_masks(p, l, c);
         for (int i = 0; i < n; i++) /* read by the sampler, on the device */
             p->tasks[first + i].row.logits = (const float *)p->logits + (size_t)i * (size_t)p->stepper.vocab;
-        sample(p, n, p->tasks + first, l->results + first);
+        sample_tasks(p, n, p->tasks + first, l->results + first);
     }
 }
 
 /* The token at `position` is decided. */
-static void append_token(struct di_lane *lane, int64_t position, int32_t id)
+static void append_token(struct di_pipeline_slot *slot, int64_t position, int32_t id)
 {
-    DI_ASSERT(position >= lane->n_prompt && position < lane->n_limit);
-    lane->tokens[position] = id;
-    if (lane->counts)
-        di_token_counts_add(lane->counts, id);
-    lane->ended = is_end(lane, id) || position + 1 == lane->n_limit;
+    DI_ASSERT(position >= slot->n_prompt && position < slot->n_limit);
+    slot->tokens[position] = id;
+    if (slot->counts)
+        di_token_counts_add(slot->counts, id);
+    slot->ended = ends_answer(slot, id) || position + 1 == slot->n_limit;
 }
 
 /* Of the tokens that a chunk decided those stay that follow from what stays: a row whose input was another one than was decided before it
- * counts for nothing, nor does what lies behind an end. The lane goes on behind the last of them; the rows of the others will be written
+ * counts for nothing, nor does what lies behind an end. The slot goes on behind the last of them; the rows of the others will be written
  * again. */
 static void keep_tokens(struct di_pipeline *p, struct di_launch *l, struct di_launch_chunk *c)
 {
-    struct di_lane *lane = &p->lanes[c->lane];
+    struct di_pipeline_slot *slot = &p->slots[c->slot];
     struct di_sample_result *results = &l->results[c->tokens - l->results];
     int n = sampled_rows(c);
     int64_t at = first_decided(c);
-    if (n && lane->mask_status != DI_OK) {
-        results->status = lane->mask_status;
-        results->err = lane->mask_error;
+    if (n && slot->mask_status != DI_OK) {
+        results->status = slot->mask_status;
+        results->err = slot->mask_error;
     }
     for (bool stays = n > 0; stays; at++) {
         const struct di_sample_result *r = &results[c->n_tokens++];
-        lane->ended = r->status != DI_OK;
-        if (lane->ended)
+        slot->ended = r->status != DI_OK;
+        if (slot->ended)
             break;
-        stays = c->n_tokens < n && lane->tokens[at] == r->sample.id;
-        append_token(lane, at, r->sample.id);
-        stays = stays && !lane->ended;
+        stays = c->n_tokens < n && slot->tokens[at] == r->sample.id;
+        append_token(slot, at, r->sample.id);
+        stays = stays && !slot->ended;
     }
-    lane->cursor = at - 1;
+    slot->cursor = at - 1;
 }
 
 /* ---------------------------------------------------------------- worker: launches */
 
-static void enqueue(struct di_pipeline *p, struct di_launch *l)
+static void enqueue_launch(struct di_pipeline *p, struct di_launch *l)
 {
     struct di_kv_store *store = p->params.store;
     store->be->ops->copy(store->be, &(struct di_op_copy){l->n_page_spans, l->page_spans});
@@ -224,7 +224,7 @@ static void enqueue(struct di_pipeline *p, struct di_launch *l)
 }
 
 /* Everything that was enqueued is done. */
-static void finish(struct di_pipeline *p, struct di_launch *l)
+static void finish_launch(struct di_pipeline *p, struct di_launch *l)
 {
     di_status done = di_backend_finish(p->params.store->be, l->status == DI_OK ? &l->err : NULL);
     l->status = l->status == DI_OK ? done : l->status;
@@ -234,20 +234,20 @@ static void finish(struct di_pipeline *p, struct di_launch *l)
         if (l->chunks[i].n_computed > 0 && l->status == DI_OK)
             keep_tokens(p, l, &l->chunks[i]);
         else if (l->chunks[i].n_computed > 0) /* the next launch would read tokens that nobody sampled */
-            p->lanes[l->chunks[i].lane].ended = true;
+            p->slots[l->chunks[i].slot].ended = true;
 }
 
-static void execute(struct di_pipeline *p, struct di_launch *l)
+static void execute_launch(struct di_pipeline *p, struct di_launch *l)
 {
     l->status = DI_OK;
     make_step(p, l);
     l->started_ns = di_clock_ns();
-    enqueue(p, l);
-    finish(p, l);
+    enqueue_launch(p, l);
+    finish_launch(p, l);
     l->ended_ns = di_clock_ns();
 }
 
-static void *work(void *arg)
+static void *run_worker(void *arg)
 {
     struct di_pipeline *p = arg;
     pthread_mutex_lock(&p->lock);
@@ -258,7 +258,7 @@ static void *work(void *arg)
             break;
         struct di_launch *l = &p->launches[(p->done + 1) % 2];
         pthread_mutex_unlock(&p->lock);
-        execute(p, l);
+        execute_launch(p, l);
         pthread_mutex_lock(&p->lock);
         p->done++;
         pthread_cond_broadcast(&p->changed);
@@ -279,7 +279,7 @@ static bool is_done(struct di_pipeline *p, uint64_t number)
 
 static bool allocate_launch(struct di_pipeline *p, struct di_launch *l)
 {
-    size_t n = (size_t)p->params.lanes;
+    size_t n = (size_t)p->params.slots;
     struct di_backend *be = p->params.store->be;
     l->chunks = di_calloc(n, sizeof *l->chunks);
     l->copies = di_calloc(n, sizeof *l->copies);
@@ -289,15 +289,15 @@ static bool allocate_launch(struct di_pipeline *p, struct di_launch *l)
     return l->chunks && l->copies && l->pages && l->page_spans && l->results;
 }
 
-static int tile_rows(int lanes, int cursor_rows)
+static int tile_rows(int slots, int cursor_rows)
 {
-    return lanes * cursor_rows < DI_LOGIT_ROWS ? lanes * cursor_rows : DI_LOGIT_ROWS;
+    return slots * cursor_rows < DI_LOGIT_ROWS ? slots * cursor_rows : DI_LOGIT_ROWS;
 }
 
-static bool allocate(struct di_pipeline *p)
+static bool allocate_arrays(struct di_pipeline *p)
 {
-    size_t n = (size_t)p->params.lanes, rows = n * (size_t)p->params.cursor_rows;
-    p->lanes = di_calloc(n, sizeof *p->lanes);
+    size_t n = (size_t)p->params.slots, rows = n * (size_t)p->params.cursor_rows;
+    p->slots = di_calloc(n, sizeof *p->slots);
     p->names = di_calloc(n, sizeof *p->names);
     p->dropped = di_calloc(n, sizeof *p->dropped);
     p->page_version = di_calloc(n, sizeof *p->page_version);
@@ -307,27 +307,27 @@ static bool allocate(struct di_pipeline *p)
     p->logit_rows = di_calloc(rows, sizeof *p->logit_rows);
     p->tasks = di_calloc(rows, sizeof *p->tasks);
     p->allowed = di_calloc((size_t)p->params.cursor_rows, sizeof *p->allowed);
-    p->tile_rows = tile_rows(p->params.lanes, p->params.cursor_rows);
+    p->tile_rows = tile_rows(p->params.slots, p->params.cursor_rows);
     p->logits = di_device_alloc(p->params.store->be, (size_t)p->tile_rows * (size_t)p->stepper.vocab * sizeof *p->logits);
-    return p->lanes && p->names && p->dropped && p->page_version && p->chunks && p->replay && p->tokens && p->logit_rows && p->tasks &&
+    return p->slots && p->names && p->dropped && p->page_version && p->chunks && p->replay && p->tokens && p->logit_rows && p->tasks &&
            p->allowed && p->logits && allocate_launch(p, &p->launches[0]) && allocate_launch(p, &p->launches[1]);
 }
 
-void di_pipeline_plan(int lanes, int cursor_rows, int vocab, int pages_per_lane, di_memory_plan *plan)
+void di_pipeline_plan(int slots, int cursor_rows, int vocab, int pages_per_slot, di_memory_plan *plan)
 {
-    const uint64_t n = (uint64_t)lanes, k = (uint64_t)cursor_rows;
-    const uint64_t launch = sizeof(struct di_launch_chunk) + sizeof(struct di_block_copy) + (uint64_t)pages_per_lane * sizeof(int32_t) +
+    const uint64_t n = (uint64_t)slots, k = (uint64_t)cursor_rows;
+    const uint64_t launch = sizeof(struct di_launch_chunk) + sizeof(struct di_block_copy) + (uint64_t)pages_per_slot * sizeof(int32_t) +
                             sizeof(struct di_copy_span) + k * sizeof(struct di_sample_result);
-    const uint64_t lane = sizeof(struct di_lane) + 3 * sizeof(uint64_t) + sizeof(struct di_chunk) + sizeof(struct di_replay) +
+    const uint64_t slot = sizeof(struct di_pipeline_slot) + 3 * sizeof(uint64_t) + sizeof(struct di_chunk) + sizeof(struct di_replay) +
                           sizeof(int32_t *) + k * (sizeof(int32_t) + sizeof(struct di_sample_task));
     di_memory_region r = {.group = DI_GROUP_CACHE,
                           .name = "logits",
-                          .count = (uint64_t)tile_rows(lanes, cursor_rows),
+                          .count = (uint64_t)tile_rows(slots, cursor_rows),
                           .unit_bytes = (uint64_t)vocab * sizeof(float)};
     di_plan_add(plan, &r, "rows of the vocabulary that are sampled together");
     r = (di_memory_region){.group = DI_GROUP_CACHE, .place = DI_PLACE_HOST, .name = "launch tables", .count = 2, .unit_bytes = n * launch};
     di_plan_add(plan, &r, "of a step that runs and the next one; page tables on their way");
-    r = (di_memory_region){.group = DI_GROUP_CACHE, .place = DI_PLACE_HOST, .name = "lanes", .count = n, .unit_bytes = lane};
+    r = (di_memory_region){.group = DI_GROUP_CACHE, .place = DI_PLACE_HOST, .name = "worker slots", .count = n, .unit_bytes = slot};
     di_plan_add(plan, &r, "what the worker knows of each request");
 }
 
@@ -344,8 +344,8 @@ di_status di_pipeline_create(const struct di_pipeline_params *params, struct di_
     pthread_cond_init(&p->changed, NULL);
     if (!params->store->be->ops->sample)
         TRY(di_law_create((size_t)p->stepper.vocab, &p->law, err));
-    CHECK(allocate(p), err, DI_ERR_MEMORY, "", "out of memory for %d lanes of %d logits", params->lanes, p->stepper.vocab);
-    p->has_thread = di_thread_create(&p->thread, work, p) == 0;
+    CHECK(allocate_arrays(p), err, DI_ERR_MEMORY, "", "out of memory for %d slots of %d logits", params->slots, p->stepper.vocab);
+    p->has_thread = di_thread_create(&p->thread, run_worker, p) == 0;
     CHECK(p->has_thread, err, DI_ERR_LIMIT, "", "the system grants no thread for the step pipeline");
     *out = p;
     p = NULL;
@@ -354,14 +354,14 @@ out:
     return status;
 }
 
-void di_pipeline_set_pages(struct di_pipeline *p, struct di_launch *l, int lane, const int32_t *pages, int n, uint64_t version)
+void di_pipeline_set_pages(struct di_pipeline *p, struct di_launch *l, int slot, const int32_t *pages, int n, uint64_t version)
 {
     const struct di_kv_store *store = p->params.store;
-    size_t row = (size_t)lane * (size_t)store->pages_per_slot, bytes = (size_t)n * sizeof *pages;
-    DI_ASSERT(lane >= 0 && lane < p->params.lanes && n <= store->pages_per_slot && l->n_page_spans < p->params.lanes);
-    if (p->page_version[lane] == version)
+    size_t row = (size_t)slot * (size_t)store->pages_per_slot, bytes = (size_t)n * sizeof *pages;
+    DI_ASSERT(slot >= 0 && slot < p->params.slots && n <= store->pages_per_slot && l->n_page_spans < p->params.slots);
+    if (p->page_version[slot] == version)
         return;
-    p->page_version[lane] = version;
+    p->page_version[slot] = version;
     memcpy(l->pages + row, pages, bytes);
     l->page_spans[l->n_page_spans++] = (struct di_copy_span){store->page_table + row, l->pages + row, bytes};
 }
@@ -392,7 +392,7 @@ void di_pipeline_destroy(struct di_pipeline *p)
     free_launch(be, &p->launches[0]);
     free_launch(be, &p->launches[1]);
     di_law_destroy(p->law);
-    di_free(p->lanes);
+    di_free(p->slots);
     di_free(p->names);
     di_free(p->dropped);
     di_free(p->page_version);
@@ -406,20 +406,20 @@ void di_pipeline_destroy(struct di_pipeline *p)
     di_free(p);
 }
 
-struct di_lane *di_pipeline_lane(struct di_pipeline *p, int lane)
+struct di_pipeline_slot *di_pipeline_slot_of(struct di_pipeline *p, int slot)
 {
-    return &p->lanes[lane];
+    return &p->slots[slot];
 }
 
-void di_pipeline_open_lane(struct di_pipeline *p, int lane)
+void di_pipeline_open_slot(struct di_pipeline *p, int slot)
 {
-    atomic_store(&p->names[lane], p->lanes[lane].name);
+    atomic_store(&p->names[slot], p->slots[slot].name);
 }
 
-/* A name that is compared on both sides: a lane that changed its owner in between is left alone. */
+/* A name that is compared on both sides: a slot that changed its owner in between is left alone. */
 void di_pipeline_drop(struct di_pipeline *p, uint64_t name)
 {
-    for (int i = 0; i < p->params.lanes && name; i++)
+    for (int i = 0; i < p->params.slots && name; i++)
         if (atomic_load(&p->names[i]) == name)
             atomic_store(&p->dropped[i], name);
 }
@@ -436,7 +436,7 @@ struct di_launch *di_pipeline_next(struct di_pipeline *p)
 void di_pipeline_launch(struct di_pipeline *p, struct di_launch *l)
 {
     DI_ASSERT(l->number == p->launched + 1 && l == &p->launches[l->number % 2]);
-    DI_ASSERT(l->n_chunks <= p->params.lanes && l->n_copies <= p->params.lanes);
+    DI_ASSERT(l->n_chunks <= p->params.slots && l->n_copies <= p->params.slots);
     pthread_mutex_lock(&p->lock);
     p->launched = l->number;
     pthread_cond_broadcast(&p->changed);

@@ -10,9 +10,9 @@
 #include "engine/masks.h"
 #include "engine/stepper.h"
 
-/* The worker's view of a running request. Filled by the engine before the first launch that names the lane; afterwards the worker alone
- * touches it until the lane is named by no launch any more. */
-struct di_lane {
+/* The worker's view of a running request. Filled by the engine before the first launch that names the slot; afterwards the worker alone
+ * touches it until the slot is named by no launch any more. */
+struct di_pipeline_slot {
     uint64_t name;    /* for di_pipeline_drop; 0 = none */
     int32_t *tokens;  /* by absolute position; the worker appends what it samples */
     int64_t n_prompt; /* tokens of the prompt proper: those behind it are generated */
@@ -35,14 +35,14 @@ struct di_lane {
 enum di_rows_of {
     DI_ROWS_OF_PROMPT,     /* tokens that are known; nothing is sampled */
     DI_ROWS_OF_PROMPT_END, /* the same, and the last one decides the token behind it */
-    DI_ROWS_OF_CURSOR      /* from where the lane stands: each decides a token, as long as the input of the next one is that token */
+    DI_ROWS_OF_CURSOR      /* from where the slot stands: each decides a token, as long as the input of the next one is that token */
 };
 
-/* Rows of one lane in one launch, and what became of them. */
+/* Rows of one slot in one launch, and what became of them. */
 struct di_launch_chunk {
-    int lane;
+    int slot;
     enum di_rows_of kind;
-    uint64_t generation; /* of the lane, copied from the launch: results of an earlier owner are dropped */
+    uint64_t generation; /* of the slot, copied from the launch: results of an earlier owner are dropped */
     int n;               /* rows, from a cursor so many at most */
     int32_t pos0;        /* from a cursor: set by the worker */
     struct di_replay replay;
@@ -61,11 +61,11 @@ struct di_block_copy {
 struct di_launch {
     uint64_t number; /* 1, 2, ... */
     int n_chunks;
-    struct di_launch_chunk *chunks; /* [lanes] */
-    int32_t *pages;   /* [lanes][pages_per_lane] staging: new page tables of its lanes, which the owner may change while the launch runs */
-    int n_page_spans; /* those that go up before the computation; at most one a lane */
+    struct di_launch_chunk *chunks; /* [slots] */
+    int32_t *pages;   /* [slots][pages_per_slot] staging: new page tables of its slots, which the owner may change while the launch runs */
+    int n_page_spans; /* those that go up before the computation; at most one a slot */
     struct di_copy_span *page_spans;
-    int n_copies; /* blocks to copy before the computation, in order; at most one a lane */
+    int n_copies; /* blocks to copy before the computation, in order; at most one a slot */
     struct di_block_copy *copies;
     struct di_sample_result *results; /* staging, those of all chunks */
     di_status status;                 /* of the whole step */
@@ -80,8 +80,8 @@ struct di_launch {
 struct di_pipeline_params {
     const struct di_stepper *stepper; /* copied */
     struct di_kv_store *store;        /* borrowed; the worker's are its blocks, states and device page table, never its accounts */
-    int lanes;
-    int cursor_rows;        /* most rows of a lane that are sampled in one launch, at least 1 */
+    int slots;
+    int cursor_rows;        /* most rows of a slot that are sampled in one launch, at least 1 */
     const uint64_t *banned; /* or NULL; borrowed */
 };
 
@@ -90,14 +90,14 @@ di_status di_pipeline_create(const struct di_pipeline_params *p, struct di_pipel
 /* Waits for what was launched. NULL is allowed. */
 void di_pipeline_destroy(struct di_pipeline *p);
 /* Append what create will allocate. */
-void di_pipeline_plan(int lanes, int cursor_rows, int vocab, int pages_per_lane, di_memory_plan *plan);
-/* Give a launch the first n entries of a lane's page table, once a launch. Copies only what differs in version from what the launch before it
+void di_pipeline_plan(int slots, int cursor_rows, int vocab, int pages_per_slot, di_memory_plan *plan);
+/* Give a launch the first n entries of a slot's page table, once a launch. Copies only what differs in version from what the launch before it
  * leaves on the device. */
-void di_pipeline_set_pages(struct di_pipeline *p, struct di_launch *l, int lane, const int32_t *pages, int n, uint64_t version);
-struct di_lane *di_pipeline_lane(struct di_pipeline *p, int lane);
-/* The lane is filled: launches may name it. */
-void di_pipeline_open_lane(struct di_pipeline *p, int lane);
-/* Launches that are not begun compute no rows any more of the lane that has this name, if there is one; its request must be ended soon. Any
+void di_pipeline_set_pages(struct di_pipeline *p, struct di_launch *l, int slot, const int32_t *pages, int n, uint64_t version);
+struct di_pipeline_slot *di_pipeline_slot_of(struct di_pipeline *p, int slot);
+/* The slot is filled: launches may name it. */
+void di_pipeline_open_slot(struct di_pipeline *p, int slot);
+/* Launches that are not begun compute no rows any more of the slot that has this name, if there is one; its request must be ended soon. Any
  * thread. */
 void di_pipeline_drop(struct di_pipeline *p, uint64_t name);
 /* The launch to fill next, empty, with its number. Its predecessor but one must have been waited for. */

@@ -68,7 +68,7 @@ static int64_t right_from(const struct di_reuse *r, int64_t tail, int64_t encode
 }
 
 /* What is there of a request, and what follows from it; false if it is not to be looked up. */
-static bool look(struct di_reuse *r, const struct di_reuse_ask *ask, struct di_key *root, struct di_match *m, struct di_hit_plan *plan)
+static bool look_up(struct di_reuse *r, const struct di_reuse_ask *ask, struct di_key *root, struct di_match *m, struct di_hit_plan *plan)
 {
     const uint64_t salt[2] = {ask->tenant, ask->space};
     struct di_key_root from = {r->p.model_digest, r->p.numerics, salt, ask->space ? sizeof salt : sizeof salt[0]};
@@ -91,7 +91,7 @@ int64_t di_reuse_look(struct di_reuse *r, const struct di_reuse_ask *ask)
     struct di_key root;
     struct di_match m;
     struct di_hit_plan plan;
-    return look(r, ask, &root, &m, &plan) ? plan.start : 0;
+    return look_up(r, ask, &root, &m, &plan) ? plan.start : 0;
 }
 
 bool di_reuse_begin(struct di_reuse *r, int slot, const struct di_reuse_ask *ask, struct di_reuse_start *out)
@@ -104,7 +104,7 @@ bool di_reuse_begin(struct di_reuse *r, int slot, const struct di_reuse_ask *ask
     int pages = di_kv_blocks_for(ask->total);
     lease->state_bounded = ask->tail > 0;
     *out = (struct di_reuse_start){.replay.tail = (int32_t)ask->tail, .right_from = right_from(r, ask->tail, 0)};
-    if (!look(r, ask, &root, &m, &plan))
+    if (!look_up(r, ask, &root, &m, &plan))
         return di_kv_reserve(r->store, slot, ask->total); /* nothing is looked up, nothing is entered */
     struct di_kv kv = di_kv_view(r->store);
     if (plan.how == DI_RESUME_STATE)

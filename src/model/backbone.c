@@ -126,7 +126,7 @@ static void keep_tails(struct di_pass *x)
 /* ---------------------------------------------------------------- layers */
 
 /* The DSpark taps (spec Appendix A) keep the row numbers of the step. */
-static void features(struct di_pass *x, int l)
+static void keep_features(struct di_pass *x, int l)
 {
     const struct di_config *c = x->c;
     int width = c->n_dspark_targets * c->hidden_size;
@@ -144,7 +144,7 @@ static void features(struct di_pass *x, int l)
 }
 
 /* Lagged hyper-connections: a site collapses with the `pre` of the site before it and hands its own to the next (spec §5.1). */
-static void layer(struct di_pass *x, int l)
+static void run_layer(struct di_pass *x, int l)
 {
     const struct di_layer *w = &x->m->layers[l];
     const struct di_pass_buffers *b = &x->b;
@@ -152,7 +152,7 @@ static void layer(struct di_pass *x, int l)
     di_pass_trace(x, "layer_in", l, b->x, streams, NULL);
     if (w->engram_table >= 0)
         di_site_engram(x, w);
-    features(x, l);
+    keep_features(x, l);
     di_site_hc_norm(x, b->pre_ffn, w->attn_norm);
     if (w->is_kv_source)
         di_site_compressor(x, w);
@@ -207,7 +207,7 @@ di_status di_model_launch(struct di_model *m, const struct di_step *step, di_err
                                              .x = x.b.x,
                                              .pre = x.b.pre_ffn});
     for (int l = 0; l < m->c->num_hidden_layers && x.set->rows.m > 0; l++)
-        layer(&x, l);
+        run_layer(&x, l);
     if (step->n_logits > 0)
         keep_logit_rows(&x);
     return DI_OK;

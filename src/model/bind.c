@@ -249,7 +249,7 @@ static di_status copy_vector(struct loader *ld, const struct source *s)
 }
 
 /* The product stays in the staging memory until its factor comes, which is the next tensor. */
-static di_status multiply(struct loader *ld, const struct source *s, bool first)
+static di_status multiply_staged(struct loader *ld, const struct source *s, bool first)
 {
     float *product = ld->staging;
     size_t n = s->data->bytes / sizeof(uint16_t);
@@ -290,7 +290,7 @@ static di_status bind_tensor(struct loader *ld, const struct di_inventory_item *
     else if (p->home == DI_HOME_MAPPED)
         bind_table(s, &bindings[item->id]);
     else
-        return p->home == DI_HOME_COPIED ? copy_vector(ld, s) : multiply(ld, s, p->home == DI_HOME_PRODUCT);
+        return p->home == DI_HOME_COPIED ? copy_vector(ld, s) : multiply_staged(ld, s, p->home == DI_HOME_PRODUCT);
     return DI_OK;
 }
 

@@ -116,7 +116,7 @@ struct di_replay {
  * half. */
 int di_tail_layer(const struct di_config *c);
 
-/* One step: rows of any number of requests. Request state (rings, tails, pages) is addressed by slot; pages must cover the new positions. */
+/* One step: rows of any number of requests. Request state (rings, pages) is addressed by slot; pages must cover the new positions. */
 struct di_step {
     int n_chunks;
     const struct di_chunk *chunks;  /* row0 ascending without gaps; slot -1: rows of padding, whose tokens are not read */

@@ -209,7 +209,7 @@ static void fill_engram_rows(const struct di_model *m, const struct arrays *a, i
     }
 }
 
-static void fill_from_tokens(const struct di_model *m, const struct di_step *s, const struct arrays *a, int n_rows, int n_tails)
+static void fill_from_tokens(const struct di_model *m, const struct di_step *s, const struct arrays *a, int n_rows, int n_raw_rings)
 {
     for (int k = 0, i = 0; k < s->n_chunks; k++) {
         bool padding = s->chunks[k].slot < 0;
@@ -220,7 +220,7 @@ static void fill_from_tokens(const struct di_model *m, const struct di_step *s, 
                 fill_engram_rows(m, a, n_rows, i, s->tokens[k], p);
         }
     }
-    for (int i = 0; i < n_tails; i++)
+    for (int i = 0; i < n_raw_rings; i++)
         a->tails.kind[i] = a->all.kind[a->tails.kept[i]];
 }
 

@@ -161,12 +161,12 @@ void di_site_compressor(struct di_pass *x, const struct di_layer *w)
     if (g->n > 0)
         store_groups(x, w, g);
     if (w->ratio == 2)
-        x->ops->tail_commit(x->be, &(struct di_op_tail_commit){.rows = &x->set->rows,
-                                                               .kv = &x->step->kv,
-                                                               .src = w->kv_source,
-                                                               .d = c->head_dim,
-                                                               .kv_f32 = b->comp_kv,
-                                                               .gate = b->comp_gate});
+        x->ops->raw_commit(x->be, &(struct di_op_raw_commit){.rows = &x->set->rows,
+                                                             .kv = &x->step->kv,
+                                                             .src = w->kv_source,
+                                                             .d = c->head_dim,
+                                                             .kv_f32 = b->comp_kv,
+                                                             .gate = b->comp_gate});
 }
 
 /* Spec §5.7: the list of selected groups that this layer and those after it use. qr is quantised already. */

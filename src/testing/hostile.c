@@ -432,8 +432,8 @@ static const struct field window_commit_fields[] = {
 static const struct field compress_fields[] = {D(compress, closed), F(compress, rows, ROWS), F(compress, kv, KV),
                                                D(compress, kv_act), D(compress, kv_f32),     D(compress, gate),
                                                D(compress, w),      D(compress, latent),     {0}};
-static const struct field tail_commit_fields[] = {
-    F(tail_commit, rows, ROWS), F(tail_commit, kv, KV), D(tail_commit, kv_f32), D(tail_commit, gate), {0}};
+static const struct field raw_commit_fields[] = {
+    F(raw_commit, rows, ROWS), F(raw_commit, kv, KV), D(raw_commit, kv_f32), D(raw_commit, gate), {0}};
 static const struct field key_store_fields[] = {D(key_store, closed), F(key_store, rows, ROWS), F(key_store, kv, KV), D(key_store, k),
                                                 D(key_store, w),      D(key_store, cos),        D(key_store, sin),    {0}};
 static const struct field comp_store_fields[] = {D(comp_store, closed),
@@ -475,7 +475,7 @@ static const struct field engram_gate_fields[] = {D(engram_gate, x), D(engram_ga
     X(window_store, 0)  \
     X(window_commit, 0) \
     X(compress, 0)      \
-    X(tail_commit, 0)   \
+    X(raw_commit, 0)    \
     X(key_store, 0)     \
     X(comp_store, 0)    \
     X(gather, 0)        \

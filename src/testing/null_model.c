@@ -13,13 +13,13 @@ static const struct di_kv_layout layout = {.d = 2,
                                            .ring_layers = DI_NULL_LAYERS,
                                            .n_sources = 2,
                                            .ratio = {1, 2},
-                                           .tail = {-1, 0},
-                                           .n_tails = 1,
+                                           .raw_ring = {-1, 0},
+                                           .n_raw_rings = 1,
                                            .key_offset = {0, 64 * KEY_BYTES},
                                            .comp_offset = {96 * KEY_BYTES, 96 * KEY_BYTES + 64 * 8},
                                            .block_bytes = 96 * KEY_BYTES + 96 * 8,
                                            .ring_bytes = (size_t)DI_NULL_LAYERS * DI_RING_ROWS * 8,
-                                           .tail_bytes = DI_TAIL_ROWS * 16};
+                                           .raw_bytes = DI_RAW_ROWS * 16};
 
 di_status di_null_model_init(struct di_null_model *m, int vocab, int window, int64_t context, di_error *err)
 {
@@ -117,13 +117,13 @@ static bool compute_row(const struct part *a, int32_t pos)
         store(key, value);
         store(key + 8, (uint64_t)a->tokens[pos]);
         store(di_kv_comp_row(a->kv, slot, 0, pos), value);
-        if (pos % 2) { /* closes a group, whose other member lies in the tail */
-            bool pair = right && load(di_kv_tail_row(a->kv, slot, 0, pos - 1)) == hash[pos];
+        if (pos % 2) { /* closes a group, whose other member lies in the raw ring */
+            bool pair = right && load(di_kv_raw_row(a->kv, slot, 0, pos - 1)) == hash[pos];
             store(di_kv_key_row(a->kv, slot, 1, pos / 2), pair ? hash[pos + 1] : 0);
             store(di_kv_comp_row(a->kv, slot, 1, pos / 2), pair ? hash[pos + 1] : 0);
         }
     }
-    store(di_kv_tail_row(a->kv, slot, 0, pos), value); /* one row at a time, so the chunk itself never overwrites what it needs */
+    store(di_kv_raw_row(a->kv, slot, 0, pos), value); /* one row at a time, so the chunk itself never overwrites what it needs */
     return right;
 }
 
@@ -153,13 +153,13 @@ static void compute_part(const struct part *a)
     a->m->wrong += !g_right(a, n);
 }
 
-/* What the row at position p of a computed chunk says: its own value stands in the tail, all that it reads in G. */
+/* What the row at position p of a computed chunk says: its own value stands in the raw ring, all that it reads in G. */
 static void logits_of(const struct part *a, int32_t p, float *logits)
 {
     uint64_t hash = 0;
     for (int32_t i = 0; i <= p; i++)
         a->m->hash[i + 1] = hash = hash_of(hash, a->tokens[i]);
-    bool right = load(di_kv_tail_row(a->kv, a->c.slot, 0, p)) == hash && g_right(a, p + 1);
+    bool right = load(di_kv_raw_row(a->kv, a->c.slot, 0, p)) == hash && g_right(a, p + 1);
     int64_t place = place_of(load(di_kv_key_row(a->kv, a->c.slot, 0, p)), p + 1);
     uint64_t token = place < 0 ? DI_NULL_END : load(di_kv_key_row(a->kv, a->c.slot, 0, (int32_t)place) + 8);
     for (int i = 0; i < a->m->vocab; i++)

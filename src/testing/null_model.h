@@ -1,4 +1,4 @@
-/* A back end that costs next to nothing but keeps cached state of every kind (G of ratio 1 and 2, window rings, tails) and
+/* A back end that costs next to nothing but keeps cached state of every kind (G of ratio 1 and 2, window rings, raw rings) and
  * computes its tokens from that state alone, as the network does. Every cached row carries the hash of the prefix that it stands for; a row
  * of a layer is right only if the window of the layer below was. So a wrong page, a ring that was not restored or a replay that is too
  * short changes the token, and is counted. The token behind a prefix is one of the prefix's own tokens, read from the cache at a place that

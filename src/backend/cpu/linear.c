@@ -153,7 +153,7 @@ static void linear_part(void *ctx, int thread, int n_threads)
         j->kern->leave();
 }
 
-static void linear(struct di_backend *be, const struct di_op_linear *d)
+static void linear_op(struct di_backend *be, const struct di_op_linear *d)
 {
     struct di_cpu *cpu = di_cpu_of(be);
     if (d->m <= 0)
@@ -230,11 +230,11 @@ static void router_part(void *ctx, int thread, int n_threads)
     }
 }
 
-static void router(struct di_backend *be, const struct di_op_router *d)
+static void router_op(struct di_backend *be, const struct di_op_router *d)
 {
     struct di_cpu *cpu = di_cpu_of(be);
     struct router_job j = {d, (float *)cpu->shared};
-    linear(be, &(struct di_op_linear){.m = d->m, .w = d->w, .x = d->x, .y = j.logits, .out_f32 = true});
+    linear_op(be, &(struct di_op_linear){.m = d->m, .w = d->w, .x = d->x, .y = j.logits, .out_f32 = true});
     di_linear_run(cpu, (int64_t)d->m * d->experts * ROUTER_SCORE_COST, router_part, &j);
 }
 
@@ -244,7 +244,7 @@ void di_cpu_linear_ops(struct di_ops *ops, enum di_cpu_isa isa)
         return;
     ops->weight_bytes = weight_bytes;
     ops->weight_pack = weight_pack;
-    ops->linear = linear;
-    ops->router = router;
+    ops->linear = linear_op;
+    ops->router = router_op;
     ops->moe = di_linear_moe;
 }

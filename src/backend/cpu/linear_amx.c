@@ -13,7 +13,7 @@
 #define AHEAD 8192     /* bytes between use and prefetch */
 #define C_STRIDE (DI_UNIT * 4)
 
-static void enter(void)
+static void configure_tiles(void)
 {
     static const _Alignas(64)
         uint8_t config[64] = {1,  [16] = 64, 0,  64, 0,         64, 0,  64, 0,  64, 0,  64, 0,
@@ -21,7 +21,7 @@ static void enter(void)
     _tile_loadconfig(config);
 }
 
-static void leave(void)
+static void release_tiles(void)
 {
     _tile_release();
 }
@@ -73,9 +73,9 @@ static inline __m512i exponents_below(const struct di_tile *t, const enum di_wty
     return _mm512_or_si512(_mm512_slli_epi32(v, 7), _mm512_slli_epi32(v, 23));
 }
 
-/* Block of the unit as two tiles: decoded to `slot`, or (BF16) in place. */
+/* Block of the unit as two tiles: decoded to `tiles`, or (BF16) in place. */
 static inline __attribute__((always_inline)) const uint8_t *block_tiles(const struct di_tile *t, const enum di_wtype type, int block,
-                                                                        uint8_t *slot)
+                                                                        uint8_t *tiles)
 {
     const size_t block_bytes = type == DI_W_BF16 ? 2 * TILE_BYTES : type == DI_W_FP8_TILE32 ? 1024 : 512;
     const uint8_t *p = t->unit + (size_t)block * block_bytes;
@@ -83,9 +83,9 @@ static inline __attribute__((always_inline)) const uint8_t *block_tiles(const st
         __builtin_prefetch(p + AHEAD + i, 0, 2);
     if (type == DI_W_BF16)
         return p;
-    decode_strip(type, p, exponents_below(t, type, block, 0), slot);
-    decode_strip(type, p + block_bytes / 2, exponents_below(t, type, block, 1), slot + TILE_BYTES);
-    return slot;
+    decode_strip(type, p, exponents_below(t, type, block, 0), tiles);
+    decode_strip(type, p + block_bytes / 2, exponents_below(t, type, block, 1), tiles + TILE_BYTES);
+    return tiles;
 }
 
 /* Up to 32 rows: the sums stay in tile registers, and a block is multiplied while the next ones are decoded. */
@@ -213,7 +213,7 @@ static void panel_tile(const struct di_tile *t)
     }
 }
 
-static void tile(const struct di_tile *t)
+static void run_tile(const struct di_tile *t)
 {
     if (t->rows <= 32)
         stream_tile(t);
@@ -235,10 +235,10 @@ const struct di_kernel di_kernel_amx = {.lanes = 16,
                                         .relative = true,
                                         .tile_rows = 256,
                                         .row_bytes = 2,
-                                        .enter = enter,
-                                        .leave = leave,
+                                        .enter = configure_tiles,
+                                        .leave = release_tiles,
                                         .pack_x = pack_x,
-                                        .tile = tile,
+                                        .tile = run_tile,
                                         .store = epilogue_store,
                                         .swiglu = epilogue_swiglu,
                                         .add = epilogue_add};

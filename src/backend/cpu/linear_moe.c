@@ -1,5 +1,5 @@
 /* Experts (spec/model.md §5.8) in two parallel stages over all experts of a step: h = the activation of w1 and w3, then y += w2 h. The
- * shared expert runs as one more expert that has every row. Ids of a row ascend, so walking the experts upward adds the slots in slot
+ * shared expert runs as one more expert that has every row. Ids of a row ascend, so walking the experts upward adds the choices in choice
  * order. */
 #include "backend/cpu/linear.h"
 
@@ -7,10 +7,10 @@
 
 #define MOE_ROWS 2048 /* rows of a step that are grouped together; bounds the scratch */
 
-/* A run of up to tile_rows slots of one expert. */
+/* A run of up to tile_rows choices of one expert. */
 struct part {
     const struct di_expert *e;
-    int first, rows; /* in slot[] */
+    int first, rows; /* in choice[] */
 };
 struct moe_job {
     struct di_cpu *cpu;
@@ -18,19 +18,19 @@ struct moe_job {
     const struct di_op_moe *d;
     int parts;
     struct part *part;
-    int32_t *slot; /* slots (row * k + i) that somebody has, sorted by expert, then m * k + row for the shared expert */
-    float *h;      /* [slots, f] */
-    int64_t *up;   /* [parts + 1] prefix sums of the cost of one unit of f */
+    int32_t *choice; /* choices (row * k + i) that somebody has, sorted by expert, then m * k + row for the shared expert */
+    float *h;        /* [choices, f] */
+    int64_t *up;     /* [parts + 1] prefix sums of the cost of one unit of f */
 };
 
-static int slots_of(const struct di_op_moe *d, int m)
+static int choices_of(const struct di_op_moe *d, int m)
 {
     return m * (d->k + 1);
 }
 
-static int64_t max_parts(int64_t experts, int64_t slots)
+static int64_t max_parts(int64_t experts, int64_t choices)
 {
-    return (experts < slots ? experts : slots) + slots / DI_LEAST_TILE_ROWS + 1;
+    return (experts < choices ? experts : choices) + choices / DI_LEAST_TILE_ROWS + 1;
 }
 
 size_t di_linear_moe_scratch(const struct di_backend_params *p)
@@ -40,9 +40,9 @@ size_t di_linear_moe_scratch(const struct di_backend_params *p)
            e = (size_t)c->n_routed_experts;
     k = k < (size_t)c->dspark_num_experts_per_tok ? (size_t)c->dspark_num_experts_per_tok : k;
     e = e < (size_t)c->dspark_n_routed_experts ? (size_t)c->dspark_n_routed_experts : e;
-    size_t slots = m * (k + 1), parts = (size_t)max_parts((int64_t)e + 1, (int64_t)slots);
-    return slots * (size_t)c->moe_intermediate_size * sizeof(float) + parts * (sizeof(struct part) + sizeof(int64_t)) +
-           slots * sizeof(int32_t) + (e + 2) * sizeof(int32_t) + 8 * 64;
+    size_t choices = m * (k + 1), parts = (size_t)max_parts((int64_t)e + 1, (int64_t)choices);
+    return choices * (size_t)c->moe_intermediate_size * sizeof(float) + parts * (sizeof(struct part) + sizeof(int64_t)) +
+           choices * sizeof(int32_t) + (e + 2) * sizeof(int32_t) + 8 * 64;
 }
 
 static void *carve(uint8_t **p, size_t bytes)
@@ -52,20 +52,20 @@ static void *carve(uint8_t **p, size_t bytes)
     return at;
 }
 
-/* Stable counting sort of the slots by expert; cuts every expert's run into parts. */
-static void group(struct moe_job *j)
+/* Stable counting sort of the choices by expert; cuts every expert's run into parts. */
+static void group_choices(struct moe_job *j)
 {
     const struct di_op_moe *d = j->d;
     int n = d->m * d->k, experts = 0;
     uint8_t *scratch = j->cpu->shared;
     for (int i = 0; i < n; i++)
         experts = d->ids[i] >= experts ? d->ids[i] + 1 : experts;
-    size_t slots = (size_t)slots_of(d, d->m), parts = (size_t)max_parts(experts + 1, (int64_t)slots);
+    size_t choices = (size_t)choices_of(d, d->m), parts = (size_t)max_parts(experts + 1, (int64_t)choices);
     int32_t *start = carve(&scratch, ((size_t)experts + 1) * sizeof *start);
-    j->slot = carve(&scratch, slots * sizeof *j->slot);
+    j->choice = carve(&scratch, choices * sizeof *j->choice);
     j->part = carve(&scratch, parts * sizeof *j->part);
     j->up = carve(&scratch, (parts + 1) * sizeof *j->up);
-    j->h = carve(&scratch, slots * (size_t)d->f * sizeof *j->h);
+    j->h = carve(&scratch, choices * (size_t)d->f * sizeof *j->h);
     memset(start, 0, ((size_t)experts + 1) * sizeof *start);
     for (int i = 0; i < n; i++)
         if (d->ids[i] >= 0)
@@ -75,9 +75,9 @@ static void group(struct moe_job *j)
     int taken = start[experts];
     for (int i = 0; i < n; i++)
         if (d->ids[i] >= 0)
-            j->slot[start[d->ids[i]]++] = i; /* start[e] ends as the end of e */
+            j->choice[start[d->ids[i]]++] = i; /* start[e] ends as the end of e */
     for (int i = 0; i < d->m; i++)
-        j->slot[taken + i] = n + i;
+        j->choice[taken + i] = n + i;
     j->parts = 0;
     for (int e = 0, first = 0; e <= experts; e++) {
         int end = e < experts ? start[e] : taken + d->m;
@@ -95,9 +95,9 @@ static int64_t unit_cost(const struct di_weight *w, int rows)
     return bytes > sums ? bytes : sums;
 }
 
-static int row_of(const struct di_op_moe *d, int32_t slot)
+static int row_of(const struct di_op_moe *d, int32_t choice)
 {
-    return slot < d->m * d->k ? slot / d->k : slot - d->m * d->k;
+    return choice < d->m * d->k ? choice / d->k : choice - d->m * d->k;
 }
 
 static void up_units(const struct moe_job *j, const struct di_linear_scratch *s, const struct part *p, int first, int last)
@@ -107,10 +107,10 @@ static void up_units(const struct moe_job *j, const struct di_linear_scratch *s,
     float weight[DI_TILE_ROWS], *h[DI_TILE_ROWS];
     bool shared = p->e == d->shared;
     for (int r = 0; r < p->rows; r++) {
-        int32_t slot = j->slot[p->first + r];
-        x[r] = (const float *)d->x + (size_t)row_of(d, slot) * (size_t)d->d;
+        int32_t choice = j->choice[p->first + r];
+        x[r] = (const float *)d->x + (size_t)row_of(d, choice) * (size_t)d->d;
         h[r] = j->h + (size_t)(p->first + r) * (size_t)d->f + (size_t)first * DI_UNIT;
-        weight[r] = shared ? 1.0f : d->weights[slot];
+        weight[r] = shared ? 1.0f : d->weights[choice];
     }
     j->kern->pack_x(x, p->rows, d->d, s->x);
     const struct di_weight *w[2] = {&p->e->w1, &p->e->w3};
@@ -145,7 +145,7 @@ static void down_units(const struct moe_job *j, const struct di_linear_scratch *
     size_t bytes = di_unit_bytes(j->kern, p->e->w2.type, d->f);
     for (int r = 0; r < p->rows; r++) {
         h[r] = j->h + (size_t)(p->first + r) * (size_t)d->f;
-        y[r] = (float *)d->y + (size_t)row_of(d, j->slot[p->first + r]) * (size_t)d->d + (size_t)first * DI_UNIT;
+        y[r] = (float *)d->y + (size_t)row_of(d, j->choice[p->first + r]) * (size_t)d->d + (size_t)first * DI_UNIT;
     }
     j->kern->pack_x(h, p->rows, d->f, s->x);
     struct di_tile t = {.type = p->e->w2.type, .rows = p->rows, .k = d->f, .x = s->x, .panel = s->panel, .c = s->c[0]};
@@ -216,10 +216,10 @@ void di_linear_moe(struct di_backend *be, const struct di_op_moe *d)
         some.ids = d->ids + (size_t)row * (size_t)d->k;
         some.weights = d->weights + (size_t)row * (size_t)d->k;
         struct moe_job j = {.cpu = cpu, .kern = di_kernel_of(cpu->isa), .d = &some};
-        group(&j);
+        group_choices(&j);
         j.up[0] = 0;
         for (int i = 0; i < j.parts; i++)
             j.up[i + 1] = j.up[i] + unit_cost(&j.part[i].e->w1, j.part[i].rows);
-        di_linear_run(cpu, (int64_t)slots_of(&some, some.m) * d->d * d->f * 3, moe_part, &j);
+        di_linear_run(cpu, (int64_t)choices_of(&some, some.m) * d->d * d->f * 3, moe_part, &j);
     }
 }

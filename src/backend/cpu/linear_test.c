@@ -266,7 +266,7 @@ static struct experts *make_experts(void)
             s->ids[i * TOP_K + t] = id;
             s->weights[i * TOP_K + t] = fabsf(uniform());
         }
-        for (int t = 0; t < TOP_K && i % 7 == 6; t++) /* slots that nobody has: some of a row, or all */
+        for (int t = 0; t < TOP_K && i % 7 == 6; t++) /* choices of no expert: some of a row, or all */
             s->ids[i * TOP_K + t] = t <= i % TOP_K ? -1 : s->ids[i * TOP_K + t];
     }
     return s;

@@ -59,7 +59,7 @@ void ref_rope(struct di_backend *be, const struct di_op_rope *d);
 void ref_window_store(struct di_backend *be, const struct di_op_window_store *d);
 void ref_window_commit(struct di_backend *be, const struct di_op_window_commit *d);
 void ref_compress(struct di_backend *be, const struct di_op_compress *d);
-void ref_tail_commit(struct di_backend *be, const struct di_op_tail_commit *d);
+void ref_raw_commit(struct di_backend *be, const struct di_op_raw_commit *d);
 void ref_key_store(struct di_backend *be, const struct di_op_key_store *d);
 void ref_comp_store(struct di_backend *be, const struct di_op_comp_store *d);
 void ref_gather(struct di_backend *be, const struct di_op_gather *d);

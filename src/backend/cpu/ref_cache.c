@@ -58,7 +58,7 @@ void ref_compress(struct di_backend *be, const struct di_op_compress *d)
             const struct di_chunk *c = &d->rows->chunks[d->rows->chunk[row]];
             const float *kv0 = d->kv_f32 + (row - 1) * width, *gate0 = d->gate + (row - 1) * width;
             if ((int)row == c->row0) { /* the first member came in an earlier step */
-                kv0 = di_kv_tail_row(d->kv, c->slot, d->kv->layout->tail[d->src], d->rows->pos[row] - 1);
+                kv0 = di_kv_raw_row(d->kv, c->slot, d->kv->layout->raw_ring[d->src], d->rows->pos[row] - 1);
                 gate0 = kv0 + width;
             }
             pool_pair(kv0, gate0, d->kv_f32 + row * width, d->gate + row * width, d->d, y);
@@ -69,14 +69,14 @@ void ref_compress(struct di_backend *be, const struct di_op_compress *d)
     }
 }
 
-void ref_tail_commit(struct di_backend *be, const struct di_op_tail_commit *d)
+void ref_raw_commit(struct di_backend *be, const struct di_op_raw_commit *d)
 {
     (void)be;
     size_t width = (size_t)d->d;
     for (int k = 0; k < d->rows->n_chunks; k++) {
         const struct di_chunk *c = &d->rows->chunks[k];
-        for (int i = c->n > DI_TAIL_ROWS ? c->n - DI_TAIL_ROWS : 0; i < c->n && c->slot >= 0; i++) {
-            float *to = di_kv_tail_row(d->kv, c->slot, d->kv->layout->tail[d->src], c->pos0 + i);
+        for (int i = c->n > DI_RAW_ROWS ? c->n - DI_RAW_ROWS : 0; i < c->n && c->slot >= 0; i++) {
+            float *to = di_kv_raw_row(d->kv, c->slot, d->kv->layout->raw_ring[d->src], c->pos0 + i);
             size_t row = (size_t)(c->row0 + i);
             memcpy(to, d->kv_f32 + row * width, width * sizeof *to);
             memcpy(to + width, d->gate + row * width, width * sizeof *to);

@@ -46,8 +46,8 @@ void ref_router(struct di_backend *be, const struct di_op_router *d)
 }
 
 /* One expert on m rows: x [m, d] -> y [m, d] (B). weight[i] or NULL for the shared expert. Scratch g, u [m, f]. */
-static void expert(struct di_backend *be, const struct di_op_moe *d, const struct di_expert *e, int m, const float *x, const float *weight,
-                   float *y)
+static void run_expert(struct di_backend *be, const struct di_op_moe *d, const struct di_expert *e, int m, const float *x,
+                       const float *weight, float *y)
 {
     size_t f = (size_t)d->f, n = (size_t)m * f;
     float *g = (float *)di_cpu_of(be)->shared + ref_matmul_floats((size_t)(d->d > d->f ? d->d : d->f)) +
@@ -72,7 +72,7 @@ void ref_moe(struct di_backend *be, const struct di_op_moe *d)
 {
     if (d->m == 0)
         return;
-    /* Ids of a row ascend, so walking the experts upward adds every row's slots in slot order. */
+    /* Ids of a row ascend, so walking the experts upward adds every row's choices in their order. */
     size_t width = (size_t)d->d;
     float *xs = (float *)di_cpu_of(be)->shared + ref_matmul_floats((size_t)(d->d > d->f ? d->d : d->f)),
           *ys = xs + (size_t)be->params.max_rows * width;
@@ -92,12 +92,12 @@ void ref_moe(struct di_backend *be, const struct di_op_moe *d)
         }
         if (count == 0)
             continue;
-        expert(be, d, &d->experts[e], count, xs, weight, ys);
+        run_expert(be, d, &d->experts[e], count, xs, weight, ys);
         for (int i = 0; i < count; i++)
             for (size_t c = 0; c < width; c++)
                 y[(size_t)row[i] * width + c] += ys[(size_t)i * width + c];
     }
-    expert(be, d, d->shared, d->m, d->x, NULL, ys);
+    run_expert(be, d, d->shared, d->m, d->x, NULL, ys);
     for (size_t i = 0; i < (size_t)d->m * width; i++)
         y[i] = ref_b(be, y[i] + ys[i]);
 }

@@ -1,5 +1,5 @@
 /* Fast ops that write cached state (spec/model.md §5.6, §6): window rows, pooled latents, index keys, compressed rows, and the
- * indexer's query. Packed bytes equal those of checkpoint/formats.h. Copies into rings (window_commit, tail_commit) are memcpy in the
+ * indexer's query. Packed bytes equal those of checkpoint/formats.h. Copies into rings (window_commit, raw_commit) are memcpy in the
  * reference already. */
 #ifndef DI_BACKEND_CPU_VECTOR_CACHE_H
 #define DI_BACKEND_CPU_VECTOR_CACHE_H
@@ -110,7 +110,7 @@ static void compress_rows(struct di_cpu *cpu, const void *desc, int thread, di_r
             int64_t at = (int64_t)row * d->d;
             const float *kv0 = d->kv_f32 + (at - d->d), *gate0 = d->gate + (at - d->d);
             if (row == c->row0) { /* the first member came in an earlier step */
-                kv0 = di_kv_tail_row(d->kv, c->slot, d->kv->layout->tail[d->src], d->rows->pos[row] - 1);
+                kv0 = di_kv_raw_row(d->kv, c->slot, d->kv->layout->raw_ring[d->src], d->rows->pos[row] - 1);
                 gate0 = kv0 + d->d;
             }
             pool_pair(kv0, gate0, d->kv_f32 + at, d->gate + at, d->d, y);

@@ -23,7 +23,7 @@ static void fill_bytes(uint8_t *p, size_t n, unsigned least, unsigned range)
         p[i] = (uint8_t)(least + rnd() % range);
 }
 
-/* Rings, tails, and the compressed rows and keys of `context` tokens of every slot, in shuffled blocks: any codes, scales of moderate size;
+/* Rings of both kinds, and the compressed rows and keys of `context` tokens of every slot, in shuffled blocks: any codes, scales of moderate size;
  * keys of about 2^key_exponent. */
 static void world_create(struct world *w, const struct di_kv_layout *l, int context, int key_exponent)
 {
@@ -43,7 +43,7 @@ static void world_create(struct world *w, const struct di_kv_layout *l, int cont
                            .pages_per_slot = per_slot};
     float x[512];
     for (int s = 0; s < SLOTS; s++) {
-        fill(di_kv_tail_row(&w->kv, s, 0, 0), l->tail_bytes / 4, 2);
+        fill(di_kv_raw_row(&w->kv, s, 0, 0), l->raw_bytes / 4, 2);
         for (int layer = 0; layer < l->ring_layers; layer++)
             for (int p = 0; p < DI_RING_ROWS; p++) {
                 fill_bf16(x, d, 2);

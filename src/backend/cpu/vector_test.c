@@ -305,7 +305,7 @@ static void test_no_rows(void **state)
         ops->window_store(be, &(struct di_op_window_store){.d = 512, .half = 32});
         ops->window_commit(be, &(struct di_op_window_commit){.rows = &rows, .kv = &kv});
         ops->compress(be, &(struct di_op_compress){.rows = &rows, .kv = &kv, .d = 512});
-        ops->tail_commit(be, &(struct di_op_tail_commit){.rows = &rows, .kv = &kv, .d = 512});
+        ops->raw_commit(be, &(struct di_op_raw_commit){.rows = &rows, .kv = &kv, .d = 512});
         ops->key_store(be, &(struct di_op_key_store){.d = 128, .half = 32, .rows = &rows, .kv = &kv});
         ops->comp_store(be, &(struct di_op_comp_store){.d = 512, .half = 32, .rows = &rows, .kv = &kv});
         ops->gather(be, &(struct di_op_gather){.width = 64});
