@@ -71,7 +71,7 @@ lint:
 	@tools/lint $(BUILD)
 
 format:
-	@git ls-files -z '*.c' '*.h' '*.cu' '*.cuh' | xargs -0 clang-format -i
+	@git ls-files -z '*.c' '*.h' '*.inc' '*.cu' '*.cuh' | xargs -0 clang-format -i
 
 clean:
 	rm -rf $(BUILD) $(BUILD)-asan $(BUILD)-tsan $(BUILD)-fuzz

@@ -3,7 +3,7 @@
  * can then stay in a tile register. Rows are padded to 16 with zeros; an instruction takes the same time for 1 as for 16.
  *
  * Packed activations: [rows / 16][k / 32] tiles of 16 rows x 32 bf16. A decoded block is 2 tiles of 16 k pairs x 16 outputs. */
-#include "backend/cpu/linear_epilogue.h"
+#include "backend/cpu/linear_epilogue.inc"
 #include "backend/cpu/linear_table.h"
 
 #include <immintrin.h>

@@ -54,6 +54,6 @@ static inline __attribute__((always_inline)) void decode(enum di_wtype type, con
     }
 }
 
-#include "backend/cpu/linear_block.h"
+#include "backend/cpu/linear_block.inc"
 
 DEFINE_KERNEL(di_kernel_avx512);

@@ -1,4 +1,4 @@
-/* Inside of the fast non-matrix ops: one implementation (vector_*.h, written against vec.h), compiled once for each instruction set by
+/* Inside of the fast non-matrix ops: one implementation (vector_*.inc, written against vec.h), compiled once for each instruction set by
  * vector_avx2.c and vector_avx512.c. Here: what those two export, the layout of their scratch, and the split of work over threads.
  *
  * Every result is a function of its row alone: sums run in a fixed order (lane l takes elements l, l+16, ..; lanes are added by a fixed
