@@ -1,5 +1,6 @@
 #include "base/options.h"
 
+#include "base/assert.h"
 #include "base/file.h"
 #include "base/json.h"
 #include "base/toml.h"
@@ -13,6 +14,7 @@
 #define CONFIG_LIMIT ((size_t)1 << 20)
 #define HELP_WIDTH 100
 #define HELP_COLUMN 28
+#define MAX_OPTIONS 128 /* of one command, those of included tables and the common ones among them */
 
 /* Every subcommand has these. They are no fields of its struct. */
 static const struct di_option common[] = {
@@ -27,8 +29,15 @@ static const struct di_option common[] = {
 
 enum source { FROM_DEFAULT, FROM_FILE, FROM_SECTION, FROM_FLAG };
 
-struct loader {
+/* The options of a command: its own, tables and presets resolved, then the common ones. */
+struct option_list {
     const struct di_command *cmd;
+    size_t n_own, n;
+    struct di_option at[MAX_OPTIONS];
+};
+
+struct loader {
+    const struct option_list *options;
     const struct di_args *args;
     struct di_arena *arena;
     char *out;
@@ -36,10 +45,39 @@ struct loader {
     di_error *err;
 };
 
-/* The command's own options come first, then the common ones. */
-static const struct di_option *option_at(const struct di_command *cmd, size_t i)
+static size_t find_option(const struct option_list *l, struct di_str name)
 {
-    return i < cmd->n_options ? &cmd->options[i] : &common[i - cmd->n_options];
+    for (size_t i = 0; i < l->n_own; i++)
+        if (di_str_eqc(name, l->at[i].name))
+            return i;
+    return SIZE_MAX;
+}
+
+static void add_options(struct option_list *l, const struct di_option *rows, size_t n, size_t offset)
+{
+    for (const struct di_option *o = rows; o < rows + n; o++) {
+        if (o->type == DI_OPT_TABLE) {
+            add_options(l, o->table->rows, o->table->n, offset + o->offset);
+        } else if (o->type == DI_OPT_PRESET) {
+            size_t i = find_option(l, di_str_c(o->name));
+            DI_ASSERT(i < l->n_own);
+            l->at[i].def = o->def;
+        } else {
+            DI_ASSERT(l->n_own < MAX_OPTIONS);
+            l->at[l->n_own] = *o;
+            l->at[l->n_own++].offset += offset;
+        }
+    }
+}
+
+static void list_options(const struct di_command *cmd, struct option_list *l)
+{
+    l->cmd = cmd;
+    l->n_own = 0;
+    add_options(l, cmd->options, cmd->n_options, 0);
+    l->n = l->n_own + N_COMMON;
+    DI_ASSERT(l->n <= MAX_OPTIONS);
+    memcpy(l->at + l->n_own, common, sizeof common);
 }
 
 /* Optimal string alignment distance (insert, delete, replace, swap of neighbours); words of 64 bytes and more are far from everything. */
@@ -82,19 +120,18 @@ const char *di_nearest(const char *word, const char *const *candidates, size_t n
 }
 
 /* `prefix` is "--" for flags and "" in a file. */
-static di_status unknown(const struct loader *ld, const struct di_command *cmd, const char *prefix, struct di_str name)
+static di_status unknown(const struct loader *ld, const struct option_list *l, const char *prefix, struct di_str name)
 {
     char word[64];
-    const char *names[256], *near = NULL;
-    size_t n = 0;
-    for (size_t i = 0; i < cmd->n_options + N_COMMON && n < 256; i++)
-        names[n++] = option_at(cmd, i)->name;
+    const char *names[MAX_OPTIONS], *near = NULL;
+    for (size_t i = 0; i < l->n; i++)
+        names[i] = l->at[i].name;
     snprintf(word, sizeof word, "%.*s", (int)(name.n > 63 ? 63 : name.n), name.p);
-    near = di_nearest(word, names, n);
+    near = di_nearest(word, names, l->n);
     const char *kind = *prefix ? "there is no flag" : "there is no option";
     if (near)
-        return di_fail(ld->err, DI_ERR_INVALID, "", "%s %s%s of `%s`; did you mean %s%s?", kind, prefix, word, cmd->name, prefix, near);
-    return di_fail(ld->err, DI_ERR_INVALID, "", "%s %s%s of `%s`", kind, prefix, word, cmd->name);
+        return di_fail(ld->err, DI_ERR_INVALID, "", "%s %s%s of `%s`; did you mean %s%s?", kind, prefix, word, l->cmd->name, prefix, near);
+    return di_fail(ld->err, DI_ERR_INVALID, "", "%s %s%s of `%s`", kind, prefix, word, l->cmd->name);
 }
 
 static bool has_range(const struct di_option *o)
@@ -197,15 +234,17 @@ static di_status set_value(const struct loader *ld, const struct di_option *o, v
         return DI_OK;
     case DI_OPT_STRING: *(const char **)field = text; return DI_OK;
     case DI_OPT_LIST: return add_to_list(ld, field, text);
+    case DI_OPT_TABLE:
+    case DI_OPT_PRESET: break;
     }
     return di_fail(ld->err, DI_ERR_INTERNAL, "", "option %s has an unknown type", o->name);
 }
 
 static di_status set_defaults(const struct loader *ld)
 {
-    memset(ld->out, 0, ld->cmd->options_size);
-    for (size_t i = 0; i < ld->cmd->n_options; i++) {
-        const struct di_option *o = &ld->cmd->options[i];
+    memset(ld->out, 0, ld->options->cmd->options_size);
+    for (size_t i = 0; i < ld->options->n_own; i++) {
+        const struct di_option *o = &ld->options->at[i];
         void *field = ld->out + o->offset;
         if (o->type == DI_OPT_INT)
             *(int64_t *)field = INT64_MIN;
@@ -221,43 +260,35 @@ static di_status set_defaults(const struct loader *ld)
 /* The first value of a new source replaces what a weaker source collected. */
 static void begin_list(const struct loader *ld, size_t i, enum source source)
 {
-    if (ld->cmd->options[i].type == DI_OPT_LIST && ld->source[i] != source)
-        *(struct di_str_list *)(ld->out + ld->cmd->options[i].offset) = (struct di_str_list){0};
+    if (ld->options->at[i].type == DI_OPT_LIST && ld->source[i] != source)
+        *(struct di_str_list *)(ld->out + ld->options->at[i].offset) = (struct di_str_list){0};
     ld->source[i] = (unsigned char)source;
-}
-
-static size_t find_option(const struct di_command *cmd, struct di_str name)
-{
-    for (size_t i = 0; i < cmd->n_options; i++)
-        if (di_str_eqc(name, cmd->options[i].name))
-            return i;
-    return SIZE_MAX;
 }
 
 /* ---- configuration file ---- */
 
 /* The command that an item addresses: by its section or, above the sections, ours if it has the name, else any that has it. */
-static di_status addressee(const struct loader *ld, const struct di_toml_item *item, const struct di_command **out)
+static bool has_item(const struct option_list *l, const struct di_toml_item *item)
+{
+    return item->section[0] ? strcmp(item->section, l->cmd->name) == 0 : find_option(l, di_str_c(item->key)) != SIZE_MAX;
+}
+
+static di_status find_addressee(const struct loader *ld, const struct di_toml_item *item, struct option_list *out)
 {
     const char *names[64];
     size_t n = 0;
-    struct di_str key = di_str_c(item->key);
-    if (item->section[0] ? strcmp(item->section, ld->cmd->name) == 0 : find_option(ld->cmd, key) != SIZE_MAX) {
-        *out = ld->cmd;
+    *out = *ld->options;
+    if (has_item(out, item))
         return DI_OK;
-    }
     for (size_t i = 0; i < ld->args->n_commands && n < 64; i++) {
-        const struct di_command *c = ld->args->commands[i];
-        names[n++] = c->name;
-        if (item->section[0] ? strcmp(item->section, c->name) == 0 : find_option(c, key) != SIZE_MAX) {
-            *out = c;
+        list_options(ld->args->commands[i], out);
+        names[n++] = out->cmd->name;
+        if (has_item(out, item))
             return DI_OK;
-        }
     }
-    *out = ld->cmd;
     if (!item->section[0] || ld->args->n_commands == 0)
         return item->section[0] ? di_fail(ld->err, DI_ERR_INVALID, "", "there is no section [%.60s]", item->section)
-                                : unknown(ld, ld->cmd, "", key);
+                                : unknown(ld, ld->options, "", di_str_c(item->key));
     const char *near = di_nearest(item->section, names, n);
     return di_fail(ld->err, DI_ERR_INVALID, "", near ? "there is no section [%.60s]; did you mean [%s]?" : "there is no section [%.60s]",
                    item->section, near);
@@ -266,19 +297,19 @@ static di_status addressee(const struct loader *ld, const struct di_toml_item *i
 static di_status from_file(void *ctx, const struct di_toml_item *item, di_error *err)
 {
     const struct loader *ld = ctx;
-    const struct di_command *cmd;
+    struct option_list whose;
     di_status status;
-    TRY(addressee(ld, item, &cmd));
-    size_t i = find_option(cmd, di_str_c(item->key));
+    TRY(find_addressee(ld, item, &whose));
+    size_t i = find_option(&whose, di_str_c(item->key));
     if (i == SIZE_MAX)
-        return unknown(ld, cmd, "", di_str_c(item->key));
-    const struct di_option *o = &cmd->options[i];
+        return unknown(ld, &whose, "", di_str_c(item->key));
+    const struct di_option *o = &whose.at[i];
     bool text = o->type == DI_OPT_STRING || o->type == DI_OPT_CHOICE || o->type == DI_OPT_LIST;
     CHECK(!item->is_array || o->type == DI_OPT_LIST, err, DI_ERR_INVALID, "", "%s takes one value, not an array", o->name);
     for (size_t k = 0; k < item->count; k++)
         CHECK(item->values[k].quoted == text, err, DI_ERR_INVALID, "", "%s needs %s", o->name,
               text ? "a \"quoted\" value" : "a value without quotes");
-    if (cmd != ld->cmd)
+    if (whose.cmd != ld->options->cmd)
         return DI_OK;
     enum source source = item->section[0] ? FROM_SECTION : FROM_FILE;
     CHECK(ld->source[i] != source, err, DI_ERR_INVALID, "", "%s is given twice", o->name);
@@ -303,29 +334,29 @@ out:
 /* ---- flags ---- */
 
 struct flag {
-    size_t index; /* into options, then into common */
+    size_t index; /* in the list */
     const struct di_option *option;
     const char *value;
 };
 
-static bool known_flag(const struct di_command *cmd, const char *word)
+static bool known_flag(const struct option_list *l, const char *word)
 {
     struct di_str name = {word + 2, strcspn(word + 2, "=")};
-    for (size_t i = 0; i < cmd->n_options + N_COMMON; i++)
-        if (di_str_eqc(name, option_at(cmd, i)->name))
+    for (size_t i = 0; i < l->n; i++)
+        if (di_str_eqc(name, l->at[i].name))
             return true;
     return false;
 }
 
 static di_status find_flag(const struct loader *ld, struct di_str name, struct flag *f, bool *negated)
 {
-    size_t n = ld->cmd->n_options;
+    const struct option_list *l = ld->options;
     struct di_str bare = name;
     *negated = false;
     for (int pass = 0; pass < 2; pass++) {
-        for (size_t i = 0; i < n + N_COMMON; i++) {
-            const struct di_option *o = option_at(ld->cmd, i);
-            if (di_str_eqc(bare, o->name) && (pass == 0 || (i < n && o->type == DI_OPT_BOOL))) {
+        for (size_t i = 0; i < l->n; i++) {
+            const struct di_option *o = &l->at[i];
+            if (di_str_eqc(bare, o->name) && (pass == 0 || (i < l->n_own && o->type == DI_OPT_BOOL))) {
                 f->index = i;
                 f->option = o;
                 *negated = pass == 1;
@@ -336,7 +367,7 @@ static di_status find_flag(const struct loader *ld, struct di_str name, struct f
             break;
         bare = (struct di_str){name.p + 3, name.n - 3};
     }
-    return unknown(ld, ld->cmd, "--", name);
+    return unknown(ld, l, "--", name);
 }
 
 /* Read the flag at args[*i] with its value and step over both. */
@@ -345,9 +376,10 @@ static di_status next_flag(const struct loader *ld, int *i, struct flag *f)
     const char *word = ld->args->argv[(*i)++];
     bool negated;
     di_status status;
-    if (*i == 1 && ld->cmd->word && word[0] != '-') {
+    const char *positional = ld->options->cmd->word;
+    if (*i == 1 && positional && word[0] != '-') {
         f->value = word;
-        return find_flag(ld, di_str_c(ld->cmd->word), f, &negated);
+        return find_flag(ld, di_str_c(positional), f, &negated);
     }
     if (strcmp(word, "-h") == 0)
         word = "--help";
@@ -358,14 +390,14 @@ static di_status next_flag(const struct loader *ld, int *i, struct flag *f)
     TRY(find_flag(ld, name, f, &negated));
     f->value = equals ? equals + 1 : NULL;
     if (f->option->type == DI_OPT_BOOL) {
-        CHECK(!equals || (!negated && f->index < ld->cmd->n_options), ld->err, DI_ERR_INVALID, "", "--%.*s takes no value", (int)name.n,
+        CHECK(!equals || (!negated && f->index < ld->options->n_own), ld->err, DI_ERR_INVALID, "", "--%.*s takes no value", (int)name.n,
               name.p);
         if (!equals)
             f->value = negated ? "false" : "true";
     } else if (!equals) {
         const char *next = *i < ld->args->argc ? ld->args->argv[*i] : NULL;
         CHECK(next, ld->err, DI_ERR_INVALID, "", "--%s needs a value", f->option->name);
-        CHECK(next[0] != '-' || next[1] != '-' || !known_flag(ld->cmd, next), ld->err, DI_ERR_INVALID, "",
+        CHECK(next[0] != '-' || next[1] != '-' || !known_flag(ld->options, next), ld->err, DI_ERR_INVALID, "",
               "--%s needs a value, but the flag %.60s follows (write --%s=%.60s if that is the value)", f->option->name, next,
               f->option->name, next);
         f->value = next;
@@ -377,7 +409,7 @@ out:
 
 static bool is_common(const struct loader *ld, const struct flag *f, const char *name)
 {
-    return f->index >= ld->cmd->n_options && strcmp(f->option->name, name) == 0;
+    return f->index >= ld->options->n_own && strcmp(f->option->name, name) == 0;
 }
 
 /* First pass: do all flags exist, is there a file, is something special asked for? */
@@ -407,7 +439,7 @@ static di_status apply_flags(const struct loader *ld)
         di_status status = next_flag(ld, &i, &f);
         if (status != DI_OK)
             return status;
-        if (f.index >= ld->cmd->n_options)
+        if (f.index >= ld->options->n_own)
             continue;
         begin_list(ld, f.index, FROM_FLAG);
         status = set_value(ld, f.option, ld->out + f.option->offset, f.value, "--");
@@ -420,13 +452,15 @@ static di_status apply_flags(const struct loader *ld)
 di_status di_options_parse(const struct di_command *cmd, const struct di_args *args, struct di_arena *arena, void *out, char *special,
                            di_error *err)
 {
-    struct loader ld = {.cmd = cmd, .args = args, .arena = arena, .out = out, .err = err};
+    struct option_list options;
+    struct loader ld = {.options = &options, .args = args, .arena = arena, .out = out, .err = err};
     const char *config = NULL;
     di_status status;
     *special = 0;
-    ld.source = di_arena_alloc(arena, cmd->n_options + 1);
+    list_options(cmd, &options);
+    ld.source = di_arena_alloc(arena, options.n_own + 1);
     CHECK(ld.source, err, DI_ERR_MEMORY, "", "out of memory while reading options");
-    memset(ld.source, FROM_DEFAULT, cmd->n_options + 1);
+    memset(ld.source, FROM_DEFAULT, options.n_own + 1);
     TRY(set_defaults(&ld));
     TRY(scan_flags(&ld, &config, special));
     if (*special == 'h')
@@ -434,9 +468,11 @@ di_status di_options_parse(const struct di_command *cmd, const struct di_args *a
     if (config)
         TRY(read_file(&ld, config));
     TRY(apply_flags(&ld));
-    for (size_t i = 0; i < cmd->n_options && !*special; i++)
-        CHECK(!cmd->options[i].required || ld.source[i] != FROM_DEFAULT, err, DI_ERR_INVALID, "", "--%s %s is required",
-              cmd->options[i].name, cmd->options[i].metavar ? cmd->options[i].metavar : "VALUE");
+    for (size_t i = 0; i < options.n_own && !*special; i++) {
+        const struct di_option *o = &options.at[i];
+        CHECK(!o->required || ld.source[i] != FROM_DEFAULT, err, DI_ERR_INVALID, "", "--%s %s is required", o->name,
+              o->metavar ? o->metavar : "VALUE");
+    }
 out:
     return status;
 }
@@ -510,6 +546,8 @@ static void help_option(struct di_buf *b, const struct di_option *o)
 void di_options_help(struct di_buf *b, const struct di_command *cmd)
 {
     struct di_buf usage = {0};
+    struct option_list options;
+    list_options(cmd, &options);
     di_buf_addf(&usage, "Usage: deepinfer %s %s", cmd->name, cmd->usage ? cmd->usage : "[options]");
     if (!usage.failed)
         wrap(b, usage.p, 0, 7);
@@ -518,10 +556,8 @@ void di_options_help(struct di_buf *b, const struct di_command *cmd)
     di_buf_adds(b, "\n\n");
     wrap(b, cmd->summary, 0, 0);
     di_buf_adds(b, "\n\nOptions:\n");
-    for (size_t i = 0; i < cmd->n_options; i++)
-        help_option(b, &cmd->options[i]);
-    for (size_t i = 0; i < N_COMMON; i++)
-        help_option(b, &common[i]);
+    for (size_t i = 0; i < options.n; i++)
+        help_option(b, &options.at[i]);
 }
 
 static void print_list(struct di_buf *b, const struct di_str_list *list)
@@ -536,9 +572,11 @@ static void print_list(struct di_buf *b, const struct di_str_list *list)
 
 void di_options_print(struct di_buf *b, const struct di_command *cmd, const void *values)
 {
+    struct option_list options;
+    list_options(cmd, &options);
     di_buf_addf(b, "[%s]\n", cmd->name);
-    for (size_t i = 0; i < cmd->n_options; i++) {
-        const struct di_option *o = &cmd->options[i];
+    for (size_t i = 0; i < options.n_own; i++) {
+        const struct di_option *o = &options.at[i];
         const void *field = (const char *)values + o->offset;
         bool absent = (o->type == DI_OPT_INT && *(const int64_t *)field == INT64_MIN) ||
                       (o->type == DI_OPT_DOUBLE && isnan(*(const double *)field)) ||
@@ -555,6 +593,8 @@ void di_options_print(struct di_buf *b, const struct di_command *cmd, const void
         case DI_OPT_CHOICE:
         case DI_OPT_STRING: di_json_write_string(b, di_str_c(*(const char *const *)field)); break;
         case DI_OPT_LIST: print_list(b, field); break;
+        case DI_OPT_TABLE:
+        case DI_OPT_PRESET: break;
         }
         di_buf_addc(b, '\n');
     }

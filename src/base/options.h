@@ -11,7 +11,10 @@ enum di_option_type {
     DI_OPT_DOUBLE, /* double within [min, max]; NaN is refused */
     DI_OPT_STRING, /* const char *, NULL if absent and no default */
     DI_OPT_CHOICE, /* const char *, one of the words in `choices`, separated by '|' */
-    DI_OPT_LIST    /* struct di_str_list: may be given several times, in order */
+    DI_OPT_LIST,   /* struct di_str_list: may be given several times, in order */
+    /* Rows that are no options */
+    DI_OPT_TABLE, /* those of `table`, whose struct lies at `offset` */
+    DI_OPT_PRESET /* another default, `def`, of the option `name` in a table that comes before */
 };
 
 struct di_str_list {
@@ -29,6 +32,13 @@ struct di_option {
     const char *metavar; /* shown in help: "DIR", "N", ... */
     const char *help;    /* one or two sentences */
     bool required;
+    const struct di_option_table *table; /* TABLE */
+};
+
+/* Options that several commands have, or all that one has. */
+struct di_option_table {
+    const struct di_option *rows;
+    size_t n;
 };
 
 struct di_command {

@@ -21,21 +21,42 @@ struct values {
 };
 
 static const struct di_option options[] = {
-    {"model", DI_OPT_STRING, offsetof(struct values, model), NULL, 0, 0, NULL, "DIR", "Checkpoint directory.", true},
-    {"max-tokens", DI_OPT_INT, offsetof(struct values, max_tokens), "256", 1, 1e6, NULL, NULL,
-     "Stop after this many tokens. This help text is long on purpose, so that it must be wrapped more than once.", false},
-    {"seed", DI_OPT_INT, offsetof(struct values, seed), NULL, 0, 1e18, NULL, NULL, "Seed.", false},
-    {"temperature", DI_OPT_DOUBLE, offsetof(struct values, temperature), "1.0", 0, 2, NULL, "T", "Temperature.", false},
-    {"min-p", DI_OPT_DOUBLE, offsetof(struct values, min_p), NULL, 0, 0, NULL, "P", "Any number.", false},
-    {"backend", DI_OPT_CHOICE, offsetof(struct values, backend), "cpu", 0, 0, "cpu|cuda", NULL, "Back end.", false},
-    {"note", DI_OPT_STRING, offsetof(struct values, note), NULL, 0, 0, NULL, NULL, "Any text.", false},
-    {"raw", DI_OPT_BOOL, offsetof(struct values, raw), NULL, 0, 0, NULL, NULL, "No template.", false},
-    {"colour", DI_OPT_BOOL, offsetof(struct values, colour), "true", 0, 0, NULL, NULL, "Colours.", false},
-    {"stop", DI_OPT_LIST, offsetof(struct values, stop), NULL, 0, 0, NULL, "STR", "Stop string.", false},
+    {.name = "model",
+     .type = DI_OPT_STRING,
+     .offset = offsetof(struct values, model),
+     .metavar = "DIR",
+     .help = "Checkpoint directory.",
+     .required = true},
+    {.name = "max-tokens",
+     .type = DI_OPT_INT,
+     .offset = offsetof(struct values, max_tokens),
+     .def = "256",
+     .min = 1,
+     .max = 1e6,
+     .help = "Stop after this many tokens. This help text is long on purpose, so that it must be wrapped more than once."},
+    {.name = "seed", .type = DI_OPT_INT, .offset = offsetof(struct values, seed), .max = 1e18, .help = "Seed."},
+    {.name = "temperature",
+     .type = DI_OPT_DOUBLE,
+     .offset = offsetof(struct values, temperature),
+     .def = "1.0",
+     .max = 2,
+     .metavar = "T",
+     .help = "Temperature."},
+    {.name = "min-p", .type = DI_OPT_DOUBLE, .offset = offsetof(struct values, min_p), .metavar = "P", .help = "Any number."},
+    {.name = "backend",
+     .type = DI_OPT_CHOICE,
+     .offset = offsetof(struct values, backend),
+     .def = "cpu",
+     .choices = "cpu|cuda",
+     .help = "Back end."},
+    {.name = "note", .type = DI_OPT_STRING, .offset = offsetof(struct values, note), .help = "Any text."},
+    {.name = "raw", .type = DI_OPT_BOOL, .offset = offsetof(struct values, raw), .help = "No template."},
+    {.name = "colour", .type = DI_OPT_BOOL, .offset = offsetof(struct values, colour), .def = "true", .help = "Colours."},
+    {.name = "stop", .type = DI_OPT_LIST, .offset = offsetof(struct values, stop), .metavar = "STR", .help = "Stop string."},
 };
 static const struct di_option other_options[] = {
-    {"model", DI_OPT_STRING, 0, NULL, 0, 0, NULL, "DIR", "Checkpoint directory.", true},
-    {"plan", DI_OPT_BOOL, 8, NULL, 0, 0, NULL, NULL, "Plan.", false},
+    {.name = "model", .type = DI_OPT_STRING, .metavar = "DIR", .help = "Checkpoint directory.", .required = true},
+    {.name = "plan", .type = DI_OPT_BOOL, .offset = 8, .help = "Plan."},
 };
 static const struct di_command command = {.name = "generate",
                                           .summary = "Make text.",
@@ -311,6 +332,44 @@ static void test_help_layout(void **state)
     di_buf_fini(&b);
 }
 
+/* A table that lies within another command's struct, and another default for one of its rows. */
+static void test_included_table(void **state)
+{
+    struct outer {
+        int64_t first;
+        struct values inner;
+    } v;
+    static const struct di_option_table table = {options, sizeof options / sizeof *options};
+    static const struct di_option rows[] = {
+        {.name = "first", .type = DI_OPT_INT, .def = "7"},
+        {.type = DI_OPT_TABLE, .offset = offsetof(struct outer, inner), .table = &table},
+        {.type = DI_OPT_PRESET, .name = "max-tokens", .def = "31"},
+        {.type = DI_OPT_PRESET, .name = "raw", .def = "true"},
+    };
+    const struct di_command outer = {
+        .name = "outer", .summary = "Both.", .options = rows, .n_options = sizeof rows / sizeof *rows, .options_size = sizeof v};
+    struct fixture *f = *state;
+    char *argv[] = {"--model", "m", "--temperature=0.5", "--stop", "a", "--stop", "b"};
+    struct di_args args = {.argc = 7, .argv = argv};
+    assert_int_equal(di_options_parse(&outer, &args, &f->arena, &v, &f->special, &f->err), DI_OK);
+    assert_int_equal(v.first, 7);
+    assert_string_equal(v.inner.model, "m");
+    assert_true(v.inner.temperature == 0.5);
+    assert_int_equal(v.inner.max_tokens, 31);
+    assert_true(v.inner.raw && v.inner.colour);
+    assert_int_equal(v.inner.stop.count, 2);
+    struct di_buf b = {0};
+    di_options_print(&b, &outer, &v);
+    assert_non_null(strstr(b.p, "first = 7\nmodel = \"m\"\nmax-tokens = 31\n"));
+    b.n = 0;
+    di_options_help(&b, &outer);
+    assert_non_null(strstr(b.p, "Default: 31."));
+    assert_null(strstr(b.p, "Default: 256."));
+    di_buf_fini(&b);
+    assert_int_equal(options[1].offset, offsetof(struct values, max_tokens)); /* the table itself stays */
+    assert_string_equal(options[1].def, "256");
+}
+
 static void test_nearest(void **state)
 {
     (void)state;
@@ -337,6 +396,7 @@ int main(void)
         WITH_FIXTURE(test_refused_files),
         WITH_FIXTURE(test_print_round_trip),
         cmocka_unit_test(test_help_layout),
+        WITH_FIXTURE(test_included_table),
         cmocka_unit_test(test_nearest),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

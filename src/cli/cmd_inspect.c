@@ -11,8 +11,8 @@ struct options {
 
 #define AT(field) offsetof(struct options, field)
 static const struct di_option table[] = {
-    DI_LOAD_ROWS(struct options, "16"),
-    DI_REUSE_ROWS(struct options, "true"),
+    {.type = DI_OPT_TABLE, .offset = offsetof(struct options, load), .table = &di_load_table},
+    {.type = DI_OPT_TABLE, .offset = offsetof(struct options, load), .table = &di_reuse_table},
     {.name = "cache-blocks",
      .type = DI_OPT_INT,
      .offset = AT(cache_blocks),

@@ -12,10 +12,15 @@ struct options {
 };
 
 static const struct di_option table[] = {
-    DI_LOAD_ROWS(struct options, "1"),
-    {"text", DI_OPT_STRING, offsetof(struct options, text), NULL, 0, 0, NULL, "FILE",
-     "UTF-8 text. It is cut into stretches of --context tokens, each behind a begin-of-sentence id; every token but that one counts.",
-     true},
+    {.type = DI_OPT_TABLE, .offset = offsetof(struct options, load), .table = &di_load_table},
+    {.type = DI_OPT_PRESET, .name = "max-batch", .def = "1"},
+    {.name = "text",
+     .type = DI_OPT_STRING,
+     .offset = offsetof(struct options, text),
+     .metavar = "FILE",
+     .help =
+         "UTF-8 text. It is cut into stretches of --context tokens, each behind a begin-of-sentence id; every token but that one counts.",
+     .required = true},
 };
 
 struct sum {
