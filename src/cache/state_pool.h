@@ -18,7 +18,7 @@ struct di_state_params {
     const struct di_kv_layout *layout; /* copied */
     int count;                         /* snapshots, 0 .. DI_MAX_STATES */
     int window;                        /* sliding_window: a row sees itself and the window - 1 positions before it */
-    int rollback;                      /* 1 to DI_TAIL_ROWS - 1, and window - 1 + rollback <= DI_RING_ROWS */
+    int rollback;                      /* 1 to DI_RAW_ROWS - 1, and window - 1 + rollback <= DI_RING_ROWS */
 };
 
 struct di_state {
