@@ -1,5 +1,6 @@
 /* Agent sessions on the nano model: the client sends each turn back as JSON, and what was cached for it must still fit. */
 #include "base/json.h"
+#include "client/answer.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -87,23 +88,9 @@ static void script_call(const di_engine *e, struct ids *ids, int turn, bool whol
     add_control(e, ids, "<" BAR "end\xE2\x96\x81of\xE2\x96\x81sentence" BAR ">");
 }
 
-struct answer {
-    struct di_buf content, reasoning, arguments;
-    char call_id[64];
-    int64_t prompt, cached, completion;
-    di_end_reason reason;
-};
-
-static void answer_fini(struct answer *a)
+static struct di_answer ask(di_engine *e, const char *json, const struct ids *forced, uint64_t tenant)
 {
-    di_buf_fini(&a->content);
-    di_buf_fini(&a->reasoning);
-    di_buf_fini(&a->arguments);
-}
-
-static struct answer ask(di_engine *e, const char *json, const struct ids *forced, uint64_t tenant)
-{
-    struct answer a = {0};
+    struct di_answer a = {0};
     di_submission s;
     di_error err;
     di_submission_init(&s, sizeof s);
@@ -115,22 +102,8 @@ static struct answer ask(di_engine *e, const char *json, const struct ids *force
     if (di_engine_submit(e, &s, NULL, &err) != DI_OK)
         fail_msg("%s: %s", err.where, err.message);
     assert_int_equal(di_engine_run(e, NULL), DI_OK);
-    for (const di_output *o; (o = di_engine_poll(e, 0)); di_output_free(e, o)) {
-        struct di_buf *to = o->kind == DI_OUTPUT_TEXT        ? &a.content
-                            : o->kind == DI_OUTPUT_REASONING ? &a.reasoning
-                            : o->kind == DI_OUTPUT_ARGUMENTS ? &a.arguments
-                                                             : NULL;
-        if (to)
-            di_buf_add(to, o->text, o->text_bytes);
-        if (o->kind == DI_OUTPUT_CALL)
-            snprintf(a.call_id, sizeof a.call_id, "%s", o->call_id);
-        if (o->kind == DI_OUTPUT_FINISHED) {
-            a.prompt = o->prompt_tokens;
-            a.cached = o->cached_tokens;
-            a.completion = o->completion_tokens;
-            a.reason = o->reason;
-        }
-    }
+    for (const di_output *o; (o = di_engine_poll(e, 0)); di_output_free(e, o))
+        assert_true(di_answer_add(&a, o));
     return a;
 }
 
@@ -145,13 +118,13 @@ static void write_request(struct di_buf *b, const struct di_buf *history)
 }
 
 /* The client's view of a call: other key order, other spacing, no reasoning. */
-static void write_call_turn(struct di_buf *history, const struct answer *a, const char *content, int n)
+static void write_call_turn(struct di_buf *history, const struct di_answer *a, const char *content, int n)
 {
     di_buf_addf(history,
                 ", {\"role\": \"assistant\", \"content\": \"%s\", \"tool_calls\": [{\"id\": \"%s\", \"type\": \"function\", "
                 "\"function\": {\"name\": \"look_up\", \"arguments\": \"{\\\"word\\\":\\\"a \\\\\\\"b\\\\\\\"\\\",\\\"n\\\":%d}\"}}]}, "
                 "{\"role\": \"tool\", \"tool_call_id\": \"%s\", \"content\": \"found %d\"}",
-                content, a->call_id, n, a->call_id, n);
+                content, a->calls[0].id.p, n, a->calls[0].id.p, n);
 }
 
 /* Tokens that the client did not have to pay again must be all but the newest message. `turns` 0: how it is without the memory. */
@@ -166,18 +139,18 @@ static void session(int64_t turns, int n, bool expect_all)
         char content[32];
         write_request(&request, &history);
         script_call(e, &script, turn, true);
-        struct answer a = ask(e, request.p, &script, 0);
+        struct di_answer a = ask(e, request.p, &script, 0);
         assert_int_equal(a.reason, DI_REASON_TOOL_CALLS);
-        assert_int_equal(a.completion, script.n);
+        assert_int_equal(a.completion_tokens, script.n);
         snprintf(content, sizeof content, "Step %d.", turn);
         assert_string_equal(a.content.p, content);
-        whole += a.cached >= known;
-        if (expect_all && a.cached < known)
-            fail_msg("turn %d: %lld of a prompt of %lld tokens are cached, %lld were known", turn, (long long)a.cached, (long long)a.prompt,
-                     (long long)known);
-        known = a.prompt + a.completion - 1; /* the end id was sampled, not computed */
+        whole += a.cached_tokens >= known;
+        if (expect_all && a.cached_tokens < known)
+            fail_msg("turn %d: %lld of a prompt of %lld tokens are cached, %lld were known", turn, (long long)a.cached_tokens,
+                     (long long)a.prompt_tokens, (long long)known);
+        known = a.prompt_tokens + a.completion_tokens - 1; /* the end id was sampled, not computed */
         write_call_turn(&history, &a, content, turn);
-        answer_fini(&a);
+        di_answer_fini(&a);
     }
     if (!expect_all)
         assert_true(whole < n / 2); /* the test can fail */
@@ -208,7 +181,7 @@ static bool replayed(di_engine *e, uint64_t first_tenant, uint64_t tenant, bool 
     add_odd(e, &end, "ok");
     di_buf_addf(&request, "{%s, \"max_tokens\": 300, \"messages\": [{\"role\": \"user\", \"content\": \"Conversation %d.\"}]}", tools,
                 fresh);
-    struct answer a = ask(e, request.p, &script, first_tenant);
+    struct di_answer a = ask(e, request.p, &script, first_tenant);
     if (whole)
         write_call_turn(&history, &a, content, n);
     else
@@ -216,16 +189,16 @@ static bool replayed(di_engine *e, uint64_t first_tenant, uint64_t tenant, bool 
                     ", {\"role\": \"assistant\", \"content\": \"Step 7.\", \"tool_calls\": [{\"id\": \"%s\", \"type\": \"function\", "
                     "\"function\": {\"name\": \"look_up\", \"arguments\": \"{\\\"n\\\":  7 \"}}]}, {\"role\": \"tool\", "
                     "\"tool_call_id\": \"%s\", \"content\": \"the arguments are no JSON\"}",
-                    a.call_id, a.call_id);
+                    a.calls[0].id.p, a.calls[0].id.p);
     di_buf_clear(&request);
     di_buf_addf(&request, "{%s%s, \"max_tokens\": 2, \"messages\": [{\"role\": \"user\", \"content\": \"Conversation %d.\"}%s]}", tools,
                 fields, fresh, history.p);
-    struct answer b = ask(e, request.p, &end, tenant);
-    bool all = b.cached >= a.prompt + a.completion - 1;
+    struct di_answer b = ask(e, request.p, &end, tenant);
+    bool all = b.cached_tokens >= a.prompt_tokens + a.completion_tokens - 1;
     if (tenant != first_tenant)
-        assert_int_equal(b.cached, 0);
-    answer_fini(&a);
-    answer_fini(&b);
+        assert_int_equal(b.cached_tokens, 0);
+    di_answer_fini(&a);
+    di_answer_fini(&b);
     di_buf_fini(&request);
     di_buf_fini(&history);
     return all;
@@ -281,7 +254,7 @@ static void report_83_final_answer_is_reused(void **state)
         add_control(e, &script, "<" BAR "end\xE2\x96\x81of\xE2\x96\x81sentence" BAR ">");
         add_odd(e, &end, "ok");
         di_buf_addf(&request, "{%s, \"max_tokens\": 60, \"messages\": [%s]}", tools, first);
-        struct answer a = ask(e, request.p, &script, 0);
+        struct di_answer a = ask(e, request.p, &script, 0);
         assert_string_equal(a.content.p, "It is done.");
         assert_string_equal(a.reasoning.p, "All is said. ");
         di_buf_clear(&request);
@@ -290,10 +263,10 @@ static void report_83_final_answer_is_reused(void **state)
             "{%s, \"max_tokens\": 2, \"messages\": [%s, {\"role\": \"assistant\", \"content\": \"It is done.\"}, {\"role\": \"user\", "
             "\"content\": \"Thanks.\"}]}",
             tools, first);
-        struct answer b = ask(e, request.p, &end, 0);
-        assert_int_equal(b.cached >= a.prompt + a.completion - 1, turns);
-        answer_fini(&a);
-        answer_fini(&b);
+        struct di_answer b = ask(e, request.p, &end, 0);
+        assert_int_equal(b.cached_tokens >= a.prompt_tokens + a.completion_tokens - 1, turns);
+        di_answer_fini(&a);
+        di_answer_fini(&b);
         di_buf_fini(&request);
         di_engine_close(e);
     }

@@ -2,26 +2,8 @@
 #ifndef DI_CLI_ANSWER_H
 #define DI_CLI_ANSWER_H
 
-#include "text/message.h"
-#include "text/tokenizer.h"
-
 #include "base/json.h"
-
-/* One answer, gathered from the engine's records. Zero-initialise and set `engine`. */
-struct di_answer {
-    di_engine *engine; /* borrowed */
-    struct di_message message;
-    struct di_ids ids;
-    struct di_buf logprobs[2]; /* entries of the content and of the reasoning, separated by commas */
-    struct di_buf stop;        /* the stop string that ended it */
-    bool done, has_logprobs, has_stop, unconstrained, approximate;
-    di_end_reason reason;
-    int64_t prompt_tokens, cached_tokens, reasoning_tokens, skipped_rows;
-    di_error err; /* DI_OK, or why it failed */
-};
-/* A di_submission's on_output; `user` is the struct di_answer. */
-int di_answer_take(void *user, const di_output *out);
-void di_answer_fini(struct di_answer *a);
+#include "client/answer.h"
 
 /* Append the output line of a finished answer (design: command-line contract), without newline. */
 void di_answer_write(struct di_buf *b, const struct di_json *id, const struct di_answer *a, const char *fingerprint);

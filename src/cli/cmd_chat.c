@@ -168,8 +168,8 @@ static void print_speed(const struct chat *c)
 {
     const struct di_answer *a = &c->answer;
     double decode = (c->total_ms - c->first_ms) / 1000;
-    fprintf(stderr, "[%lld prompt tokens in %.2f s, %zu tokens, %.1f tokens/s%s]\n", (long long)a->prompt_tokens, c->first_ms / 1000,
-            a->ids.n, a->ids.n > 1 && decode > 0 ? (double)(a->ids.n - 1) / decode : 0.0,
+    fprintf(stderr, "[%lld prompt tokens in %.2f s, %lld tokens, %.1f tokens/s%s]\n", (long long)a->prompt_tokens, c->first_ms / 1000,
+            (long long)a->completion_tokens, a->completion_tokens > 1 && decode > 0 ? (double)(a->completion_tokens - 1) / decode : 0.0,
             a->reason == DI_REASON_CANCELLED ? ", interrupted"
             : a->reason == DI_REASON_LENGTH  ? ", cut at the limit"
                                              : "");
@@ -225,7 +225,7 @@ static di_status answer(struct chat *c, di_error *err)
     s.on_output = on_output;
     s.user = c;
     TRY(stream_answer(c, &s, err));
-    add_message(&c->history, "assistant", di_buf_str(&c->answer.message.content), di_buf_str(&c->answer.message.reasoning));
+    add_message(&c->history, "assistant", di_buf_str(&c->answer.content), di_buf_str(&c->answer.reasoning));
     TRY(di_buf_ok(&c->history, err));
 out:
     di_answer_fini(&c->answer);

@@ -193,6 +193,7 @@ static di_status start_job(struct run *r, struct job *j, struct di_str text, di_
     if (status != DI_OK)
         return status;
     j->answer.engine = r->engine;
+    j->answer.keep = DI_ANSWER_IDS | DI_ANSWER_LOGPROBS | DI_ANSWER_REASONING_LOGPROBS;
     di_submission_init(&s, sizeof s);
     s.json = text.p;
     s.json_bytes = text.n;
@@ -267,7 +268,7 @@ static di_status write_job(struct run *r, struct job *j, di_error *err)
         di_add_error_object(&b, j->id, &j->answer.err, j->line);
     else
         di_answer_write(&b, j->id, &j->answer, r->fingerprint.text);
-    r->written_tokens += j->answer.ids.n;
+    r->written_tokens += j->answer.n_ids;
     r->failed += failed;
     r->done++;
     b.failed = b.failed || j->failure.failed;
@@ -284,7 +285,7 @@ static di_status write_finished(struct run *r, di_error *err)
 {
     while (r->count > 0) {
         struct job *j = job_at(r, 0);
-        if (j->submitted && !j->answer.done)
+        if (j->submitted && !j->answer.finished)
             return DI_OK;
         di_status status = write_job(r, j, err);
         r->bytes -= j->bytes;

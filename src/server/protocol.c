@@ -4,7 +4,6 @@
 #include "base/entropy.h"
 #include "base/utf8.h"
 
-#include <math.h>
 #include <stdio.h>
 
 static const struct {
@@ -72,6 +71,7 @@ di_status di_field_switch(const struct di_json *object, const char *key, bool ot
 di_status di_exchange_make_answers(struct di_exchange *x, size_t prompts, size_t samples, di_error *err)
 {
     size_t most = x->setup->max_submissions > 0 ? (size_t)x->setup->max_submissions : 128, n;
+    unsigned keep = 0;
     if (!di_mul(prompts, samples, &n) || n > most)
         return di_fail(err, DI_ERR_INVALID, "n", "%zu prompts with %zu samples each are more than the %zu that one request may have",
                        prompts, samples, most);
@@ -79,6 +79,12 @@ di_status di_exchange_make_answers(struct di_exchange *x, size_t prompts, size_t
     x->answers = di_calloc(n, sizeof *x->answers);
     if (!x->prepared || !x->answers)
         return di_fail(err, DI_ERR_MEMORY, "", "out of memory for a request");
+    if (x->logprobs && !x->ops->each) /* that keeps them in its own way */
+        keep = DI_ANSWER_LOGPROBS | (x->hide_reasoning ? 0 : DI_ANSWER_REASONING_LOGPROBS);
+    for (size_t i = 0; i < n; i++) {
+        x->answers[i].engine = x->setup->engine;
+        x->answers[i].keep = keep;
+    }
     x->n_answers = n;
     x->n_samples = samples;
     x->n_prompts = prompts;
@@ -226,22 +232,6 @@ di_status di_exchange_create(const struct di_exchange_setup *setup, const struct
     return status;
 }
 
-static void answer_fini(struct di_answer *a)
-{
-    di_buf_fini(&a->reasoning);
-    di_buf_fini(&a->content);
-    di_buf_fini(&a->stop);
-    di_buf_fini(&a->content_tokens.entries);
-    di_buf_fini(&a->reasoning_tokens.entries);
-    for (size_t i = 0; i < a->n_calls; i++) {
-        di_buf_fini(&a->calls[i].name);
-        di_buf_fini(&a->calls[i].arguments);
-        di_buf_fini(&a->calls[i].id);
-        di_buf_fini(&a->calls[i].space);
-    }
-    di_free(a->calls);
-}
-
 void di_exchange_destroy(struct di_exchange *x)
 {
     if (!x)
@@ -249,7 +239,7 @@ void di_exchange_destroy(struct di_exchange *x)
     if (x->ops && x->ops->free)
         x->ops->free(x);
     for (size_t i = 0; i < x->n_answers; i++)
-        answer_fini(&x->answers[i]);
+        di_answer_fini(&x->answers[i]);
     di_exchange_release(x);
     di_free(x->forced);
     di_free(x->answers);
@@ -398,94 +388,6 @@ void di_exchange_submitted(struct di_exchange *x, size_t i, di_request_id id)
 
 /* ---------------------------------------------------------------- records */
 
-static bool add_call(struct di_answer *a, const di_output *o)
-{
-    if (a->n_calls == a->cap_calls) {
-        size_t cap = a->cap_calls ? 2 * a->cap_calls : 4;
-        struct di_answer_call *calls = di_realloc(a->calls, cap * sizeof *calls);
-        if (!calls)
-            return false;
-        a->calls = calls;
-        a->cap_calls = cap;
-    }
-    struct di_answer_call *c = &a->calls[a->n_calls++];
-    memset(c, 0, sizeof *c);
-    struct di_str name = {o->text, o->text_bytes}, space = di_str_c(o->call_space);
-    if (space.n && di_str_starts(name, space) && di_str_find(name, DI_STR("::"), space.n) == space.n) { /* "namespace::name" */
-        name.p += space.n + 2;
-        name.n -= space.n + 2;
-    }
-    c->custom = o->call_custom != 0;
-    di_buf_addv(&c->space, space);
-    di_buf_addv(&c->name, name);
-    di_buf_adds(&c->id, o->call_id ? o->call_id : "");
-    return !c->space.failed && !c->name.failed && !c->id.failed;
-}
-
-/* A NaN: log-probabilities were not asked for. */
-static void add_token(struct di_exchange *x, struct di_answer *a, const di_output *o)
-{
-    bool reasoning = o->phase == DI_PHASE_OF_REASONING;
-    if (isnan(o->logprob))
-        return;
-    a->logprob_sum += (double)o->logprob;
-    if (!x->logprobs || (x->hide_reasoning && reasoning))
-        return;
-    if (x->ops->each) /* keeps them in its own way */
-        return;
-    struct di_logprob_list *l = reasoning ? &a->reasoning_tokens : &a->content_tokens;
-    if (l->n++)
-        di_buf_addc(&l->entries, ',');
-    di_write_logprob(&l->entries, x->setup->engine, o);
-}
-
-static void add_finish(struct di_answer *a, const di_output *o)
-{
-    a->finished = true;
-    a->reason = o->reason;
-    a->stop_index = o->stop_index;
-    di_buf_add(&a->stop, o->text, o->text_bytes);
-    a->last_token = o->token;
-    a->prompt_tokens = o->prompt_tokens;
-    a->cached_tokens = o->cached_tokens;
-    a->completion_tokens = o->completion_tokens;
-    a->n_reasoning = o->reasoning_tokens;
-}
-
-/* False: memory ran out. */
-static bool add_record(struct di_exchange *x, struct di_answer *a, const di_output *o)
-{
-    struct di_str text = {o->text, o->text_bytes};
-    switch (o->kind) {
-    case DI_OUTPUT_STARTED:
-        a->started = true;
-        a->start = o->start;
-        a->thinking = o->thinking != 0;
-        a->prompt_tokens = o->prompt_tokens;
-        a->cached_tokens = o->cached_tokens;
-        return true;
-    case DI_OUTPUT_TOKEN:
-        a->completion_tokens++;
-        a->n_reasoning += o->phase == DI_PHASE_OF_REASONING;
-        add_token(x, a, o);
-        return !a->content_tokens.entries.failed && !a->reasoning_tokens.entries.failed;
-    case DI_OUTPUT_TEXT: di_buf_addv(&a->content, text); return !a->content.failed;
-    case DI_OUTPUT_REASONING: di_buf_addv(&a->reasoning, text); return !a->reasoning.failed;
-    case DI_OUTPUT_RECOVERED: /* what was reasoning is the content */
-        di_buf_addv(&a->content, di_buf_str(&a->reasoning));
-        di_buf_clear(&a->reasoning);
-        return !a->content.failed;
-    case DI_OUTPUT_CALL: return add_call(a, o);
-    case DI_OUTPUT_ARGUMENTS:
-        if (!a->n_calls)
-            return true;
-        di_buf_addv(&a->calls[a->n_calls - 1].arguments, text);
-        return !a->calls[a->n_calls - 1].arguments.failed;
-    case DI_OUTPUT_FINISHED: add_finish(a, o); return !a->stop.failed;
-    }
-    return true;
-}
-
 /* What an end that is the server's doing is called; status 0: the answer is good. */
 static void reason_error(const di_output *o, struct di_http_error *e)
 {
@@ -513,7 +415,7 @@ di_status di_exchange_output(struct di_exchange *x, size_t i, const di_output *o
     struct di_answer *a = &x->answers[i];
     if (x->done || a->finished)
         return DI_OK;
-    if (!add_record(x, a, o) || (x->ops->each && !x->ops->each(x, a, o)))
+    if (!di_answer_add(a, o) || (x->ops->each && !x->ops->each(x, a, o)))
         return di_fail(err, DI_ERR_MEMORY, "", "out of memory for an answer");
     if (o->kind == DI_OUTPUT_FINISHED) {
         struct di_http_error e;

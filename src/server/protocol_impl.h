@@ -6,35 +6,8 @@
 #define DI_SERVER_PROTOCOL_IMPL_H
 
 #include "base/json.h"
+#include "client/answer.h"
 #include "server/protocol.h"
-
-struct di_answer_call {
-    struct di_buf name, arguments, id; /* name: without its namespace */
-    struct di_buf space;
-    bool custom;
-};
-
-/* Tokens of one kind as the entries of a logprobs list, separated by commas, and how many. */
-struct di_logprob_list {
-    struct di_buf entries;
-    size_t n;
-};
-
-struct di_answer {
-    di_request_id request;
-    di_answer_start start;
-    bool started, finished, thinking;
-    struct di_buf reasoning, content, stop; /* stop: the string that ended it */
-    struct di_answer_call *calls;
-    size_t n_calls, cap_calls;
-    struct di_logprob_list content_tokens, reasoning_tokens; /* a streaming dialect takes them out as it sends them */
-    double logprob_sum;
-    int64_t prompt_tokens, cached_tokens, completion_tokens, n_reasoning, drafted, accepted;
-    int64_t last_token;
-    di_end_reason reason;
-    int stop_index;
-    int state; /* of the streaming dialect */
-};
 
 /* A prompt beside the body. */
 struct di_exchange_prompt {
@@ -149,13 +122,6 @@ void di_write_arguments(struct di_buf *b, const struct di_answer_call *c);
 void di_write_custom_input(struct di_buf *b, const struct di_answer_call *c);
 /* Of chat and completions: the error and the end of the stream. */
 void di_openai_error_event(struct di_exchange *x, const struct di_http_error *e, struct di_buf *out);
-/* A log-probability; what has no chance at all is -9999. */
-void di_write_chance(struct di_buf *b, float logprob);
-/* An entry {"token", "logprob", "bytes", "top_logprobs"} of a token. */
-void di_write_logprob(struct di_buf *b, const di_engine *engine, const di_output *o);
-/* The bytes of a token as a JSON string; those that are no whole characters as \xNN. */
-void di_write_token(struct di_buf *b, const di_engine *engine, int32_t id, struct di_str *bytes, char room[static 256]);
-
 /* Ids of a text, nothing put in front; control spellings count. *ids is the caller's to free, whatever comes of it. */
 di_status di_exchange_encode(const struct di_exchange *x, struct di_str text, int32_t **ids, size_t *n, di_error *err);
 /* models, tokenize, count_tokens, ...: fills x->reply. */

@@ -1,10 +1,6 @@
 /* Pieces of JSON that several dialects write. */
 #include "server/protocol_impl.h"
 
-#include "base/utf8.h"
-
-#include <math.h>
-
 void di_write_key(struct di_buf *b, const char *key)
 {
     di_buf_addc(b, ',');
@@ -45,8 +41,6 @@ struct di_usage di_exchange_usage(const struct di_exchange *x)
         }
         u.completion += a->completion_tokens;
         u.reasoning += a->n_reasoning;
-        u.drafted += a->drafted;
-        u.accepted += a->accepted;
     }
     return u;
 }
@@ -88,57 +82,6 @@ void di_write_stop_reason(struct di_buf *b, const struct di_exchange *x, const s
             return;
         }
     di_buf_adds(b, "null");
-}
-
-void di_write_token(struct di_buf *b, const di_engine *engine, int32_t id, struct di_str *bytes, char room[static 256])
-{
-    size_t n = 0;
-    if (!engine || di_engine_token_bytes(engine, id, room, 256, &n, NULL) != DI_OK)
-        n = 0;
-    *bytes = (struct di_str){room, n < 256 ? n : 256}; /* no vocabulary has longer ones */
-    if (di_utf8_valid(*bytes, NULL)) {
-        di_json_write_string(b, *bytes);
-        return;
-    }
-    di_buf_addc(b, '"');
-    for (size_t i = 0; i < bytes->n; i++)
-        di_buf_addf(b, "\\\\x%02x", (unsigned char)bytes->p[i]);
-    di_buf_addc(b, '"');
-}
-
-/* What has no chance at all: JSON has no infinity, and clients know this number. */
-#define IMPOSSIBLE (-9999.0)
-
-void di_write_chance(struct di_buf *b, float logprob)
-{
-    di_json_write_double(b, isfinite(logprob) ? (double)logprob : IMPOSSIBLE);
-}
-
-static void write_token_and_bytes(struct di_buf *b, const di_engine *engine, int32_t id, float logprob)
-{
-    char room[256];
-    struct di_str bytes;
-    di_buf_adds(b, "{\"token\":");
-    di_write_token(b, engine, id, &bytes, room);
-    di_write_key(b, "logprob");
-    di_write_chance(b, logprob);
-    di_buf_adds(b, ",\"bytes\":[");
-    for (size_t i = 0; i < bytes.n; i++)
-        di_buf_addf(b, "%s%d", i ? "," : "", (unsigned char)bytes.p[i]);
-    di_buf_addc(b, ']');
-}
-
-void di_write_logprob(struct di_buf *b, const di_engine *engine, const di_output *o)
-{
-    write_token_and_bytes(b, engine, o->token, o->logprob);
-    di_buf_adds(b, ",\"top_logprobs\":[");
-    for (uint32_t i = 0; i < o->n_alternatives; i++) {
-        if (i)
-            di_buf_addc(b, ',');
-        write_token_and_bytes(b, engine, o->alternatives[i].id, o->alternatives[i].logprob);
-        di_buf_addc(b, '}');
-    }
-    di_buf_adds(b, "]}");
 }
 
 /* Is text + end a JSON object? */
