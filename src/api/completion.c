@@ -51,7 +51,7 @@ static di_status make_parser(struct di_completion *c, di_error *err)
     struct di_parser_settings s = {
         .start = chat->start,
         .tools_declared = chat->tools_declared,
-        .json_mode = chat->json_mode && chat->protocol == DI_PROTOCOL_CHAT,
+        .json_mode = chat->json_mode && chat->protocol == DI_PROTOCOL_CHAT && !c->prepared->form.grammar,
         .hide_control = chat->sampling.skip_special_tokens != 0,
         .include_stop = chat->sampling.include_stop_str_in_output == 1,
         .offered = may_call,
@@ -62,14 +62,36 @@ static di_status make_parser(struct di_completion *c, di_error *err)
     return di_parser_create(&s, on_event, c, &c->parser, err);
 }
 
+static bool begins_reasoning(const struct di_chat *chat)
+{
+    return chat->start == DI_STARTS_REASONING || chat->start == DI_STARTS_REASONING_CONTINUED;
+}
+
+/* Who says what may follow, if the answer has a form. */
+static di_status make_follower(struct di_completion *c, di_error *err)
+{
+    const struct di_prepared *p = c->prepared;
+    if (!p->form.grammar)
+        return DI_OK;
+    return di_follower_create(
+        &(struct di_follower_setup){.crew = p->crew,
+                                    .forms = p->forms,
+                                    .form = &p->form,
+                                    .end_ids = p->sampling.end_ids,
+                                    .n_end_ids = p->sampling.n_end_ids,
+                                    .ignore_end = c->chat->sampling.ignore_eos == 1,
+                                    .min_tokens = p->sampling.min_tokens,
+                                    .begins_behind = begins_reasoning(c->chat) ? c->text->controls.id[DI_CTL_THINK_END] : -1},
+        &c->follower, err);
+}
+
 /* The limit of the reasoning: `</think>` comes after so many tokens unless it or a call came before (spec/encoding.md §4.2,
  * thinking_token_budget). */
 static void make_cap(struct di_completion *c)
 {
     const struct di_chat *chat = c->chat;
-    bool reasons = chat->start == DI_STARTS_REASONING || chat->start == DI_STARTS_REASONING_CONTINUED;
     int64_t budget = chat->sampling.thinking_token_budget;
-    if (reasons && budget != INT64_MIN)
+    if (begins_reasoning(chat) && budget != INT64_MIN)
         c->cap = (struct di_cap){budget, {c->text->controls.id[DI_CTL_THINK_END], c->text->controls.id[DI_CTL_DSML]}};
 }
 
@@ -82,11 +104,13 @@ di_status di_completion_init(struct di_completion *c, struct di_prepared *p, int
     if (!branch) {
         c->prompt = p->prompt;
         c->memory = p->memory;
+        c->begins_at = p->prompt.n;
     }
     c->facts = (struct di_request_facts){.queue_ns = -1, .first_token_ns = -1, .total_ns = -1, .miss_at = -1};
     c->cap.at = -1;
     TRY(di_chat_max_tokens(c->chat, p->max_tokens, (int64_t)c->prompt.n, context, &c->max_tokens, err));
     TRY(make_parser(c, err));
+    TRY(make_follower(c, err));
     make_cap(c);
 out:
     return status;
@@ -131,6 +155,7 @@ di_status di_completion_branch(struct di_completion *c, const struct di_completi
     if (of_answer)
         memcpy(c->prompt.v + of_prompt, from->ids.v, of_answer * sizeof *c->prompt.v);
     c->prompt.n = (size_t)at;
+    c->begins_at = from->begins_at < (size_t)at ? from->begins_at : (size_t)at;
     if (left)
         c->max_tokens = from->max_tokens - (int64_t)of_answer;
     else
@@ -142,6 +167,7 @@ out:
 
 void di_completion_fini(struct di_completion *c)
 {
+    di_follower_destroy(c->follower);
     di_parser_destroy(c->parser);
     di_message_fini(&c->message);
     di_ids_fini(&c->ids);
@@ -152,7 +178,7 @@ void di_completion_fini(struct di_completion *c)
 
 bool di_completion_unconstrained(const struct di_completion *c)
 {
-    return c->chat->format.kind != DI_CONSTRAIN_NONE || c->chat->forced;
+    return (c->chat->format.kind != DI_CONSTRAIN_NONE && !c->prepared->form.grammar) || c->chat->forced;
 }
 
 /* ---------------------------------------------------------------- ids -> message */
@@ -261,5 +287,12 @@ di_status di_completion_submit(struct di_completion *c, struct di_core *e, int64
     r.on_end = on_end;
     r.facts = &c->facts;
     r.ctx = c;
-    return di_core_submit(e, &r, id, err);
+    if (!c->follower)
+        return di_core_submit(e, &r, id, err);
+    struct di_mask_source masks = di_follower_source(c->follower);
+    di_follower_place(c->follower, (int64_t)c->begins_at, r.n_prompt, r.n_prompt + r.max_tokens);
+    r.masks = &masks;
+    di_status status = di_core_submit(e, &r, id, err);
+    c->follower = status == DI_OK ? NULL : c->follower;
+    return status;
 }

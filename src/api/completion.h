@@ -11,7 +11,9 @@ struct di_completion {
     const struct di_text_model *text;
     struct di_ids prompt; /* of it; a branch's own */
     int64_t max_tokens;
-    struct di_cap cap; /* of the reasoning */
+    struct di_follower *follower; /* until the engine has it; NULL: no form */
+    size_t begins_at;             /* of the prompt's tokens, those in front of the answer: a branch's prompt has some of the answer */
+    struct di_cap cap;            /* of the reasoning */
     struct di_ids ids; /* sampled, the end id included */
     int64_t reasoning_tokens, cached_tokens;
     struct di_request_facts facts; /* set when it is done; before, as of one that came nowhere */
@@ -46,7 +48,7 @@ di_status di_completion_branch(struct di_completion *c, const struct di_completi
 di_status di_completion_check(const struct di_completion *c, const struct di_core *e, di_error *err);
 /* Hand it to the engine; it must live until on_done. */
 di_status di_completion_submit(struct di_completion *c, struct di_core *e, int64_t *id, di_error *err);
-/* Does the request ask for a format that nothing enforces yet? Its output then says "constrained": false. */
+/* Does the request ask for a form that is not enforced? Its output then says "constrained": false. */
 bool di_completion_unconstrained(const struct di_completion *c);
 
 #endif

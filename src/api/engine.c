@@ -207,6 +207,8 @@ di_status di_engine_open(const di_engine_config *config, di_engine **out, di_err
     if (c.turn_memory)
         TRY(di_turn_memory_create((size_t)c.turn_memory, c.turn_memory_bytes ? (size_t)c.turn_memory_bytes : (size_t)256 << 20, &e->memory,
                                   err));
+    TRY(di_forms_create(&e->text, e->config.vocab_size, &e->forms, err));
+    TRY(di_follower_crew_create(&e->crew, err));
     e->n_blocks = di_core_stats(e->core).blocks;
     if (e->context > (int64_t)e->n_blocks * DI_BLOCK_TOKENS) /* a request reserves pages for all of its life */
         e->context = (int64_t)e->n_blocks * DI_BLOCK_TOKENS;
@@ -239,6 +241,8 @@ void di_engine_close(di_engine *e)
     di_buf_fini(&e->scratch.text);
     di_model_close(e->model);
     di_turn_memory_destroy(e->memory);
+    di_follower_crew_destroy(e->crew);
+    di_forms_destroy(e->forms);
     di_text_model_fini(&e->text);
     di_free(e->name);
     di_free(e->table);

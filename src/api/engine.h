@@ -53,6 +53,8 @@ struct di_engine {
     struct di_core *core;
     struct di_core_config core_config;
     struct di_turn_memory *memory; /* or NULL; has its own lock */
+    struct di_forms *forms;        /* as the next, each with its own lock */
+    struct di_follower_crew *crew;
     int64_t context, seed, max_unread;
     int n_blocks;
     char *name;

@@ -106,14 +106,10 @@ static di_status refuse_unsupported(const struct di_chat *c, int32_t n_samples, 
         return di_fail(err, DI_ERR_UNSUPPORTED, c->images[0]->path, "images are not supported by this version");
     if (c->document)
         return di_fail(err, DI_ERR_UNSUPPORTED, c->document, "documents are not supported by this version");
-    for (size_t i = 0; i < sizeof masks / sizeof *masks; i++)
+    for (size_t i = 0; c->tools_declared && i < sizeof masks / sizeof *masks; i++)
         if (c->format.kind == masks[i])
             return di_fail(err, DI_ERR_UNSUPPORTED, c->format.path,
-                           "a constraint of kind \"%s\" exists only as a mask over the samples, which this version does not have",
-                           di_constraint_name(masks[i]));
-    if (c->protocol == DI_PROTOCOL_COMPLETION && c->format.kind != DI_CONSTRAIN_NONE)
-        return di_fail(err, DI_ERR_UNSUPPORTED, c->format.path,
-                       "a raw prompt shows the model no form of the answer, and nothing enforces one yet; use a chat request");
+                           "a constraint of kind \"%s\" beside tools is not supported by this version", di_constraint_name(masks[i]));
     const struct {
         const char *name;
         bool asked;
@@ -347,6 +343,9 @@ static di_status read_request(struct di_prepared *p, const struct di_prepare_set
     p->space = cache_space(p->chat->cache_salt);
     p->memory_tenant = memory_tenant(setup->tenant, p->space);
     TRY(refuse_unsupported(p->chat, setup->n_samples, err));
+    p->forms = setup->forms;
+    p->crew = setup->crew;
+    TRY(di_form_of_chat(p->forms, p->chat, &p->form, err));
     if (!p->takes_prompts)
         TRY(make_prompt(p, setup, request, err));
     p->max_tokens = p->chat->sampling.max_tokens;
@@ -392,6 +391,9 @@ static di_status create_on(struct di_prepared *of, int32_t n_samples, struct di_
         return status;
     struct di_prepared *p = *out;
     p->base = di_prepared_hold(of);
+    p->form = di_form_hold(&of->form);
+    p->forms = of->forms;
+    p->crew = of->crew;
     p->text = of->text;
     p->chat = of->chat;
     p->end_ids = of->end_ids;
@@ -436,6 +438,9 @@ di_status di_prepared_branch(struct di_prepared *of, const di_sampling_options *
     p->text = of->text;
     p->chat = chat;
     chat = NULL;
+    p->form = di_form_hold(&of->form);
+    p->forms = of->forms;
+    p->crew = of->crew;
     p->tenant = of->tenant;
     p->space = of->space;
     p->max_tokens = p->chat->sampling.max_tokens;
@@ -472,6 +477,7 @@ void di_prepared_put(struct di_prepared *p)
             di_chat_destroy(p->chat);
             di_free(p->end_ids);
         }
+        di_form_fini(&p->form);
         di_ids_fini(&p->prompt);
         di_free(p);
         p = base;

@@ -3,8 +3,8 @@
 #ifndef DI_API_PREPARED_H
 #define DI_API_PREPARED_H
 
+#include "api/follower.h"
 #include "engine/core.h"
-#include "api/text_model.h"
 #include "text/chat.h"
 #include "text/turn_memory.h"
 
@@ -16,6 +16,9 @@ struct di_prepared {
     const struct di_text_model *text;
     struct di_chat *chat; /* settled */
     struct di_ids prompt; /* empty if it comes later */
+    struct di_form form;  /* held */
+    struct di_forms *forms;
+    struct di_follower_crew *crew;
     int64_t max_tokens;   /* asked for, INT64_MIN = by the rules of spec/encoding.md §4.2 */
     struct di_sampling_params sampling;
     int32_t *end_ids;       /* of `sampling`, with its list of biases behind it */
@@ -45,11 +48,13 @@ struct di_prepare_setup {
     bool strict;                           /* fields that mean nothing are refused */
     int32_t n_samples;                     /* answers that the caller makes of it; a request that says another number is refused */
     uint64_t tenant;
+    struct di_forms *forms; /* outlive the requests, as does the crew */
+    struct di_follower_crew *crew;
     struct di_turn_memory *memory; /* earlier turns are recalled from it, these go into it; NULL = none. It must outlive the requests */
 };
 /* Read a request of a dialect as JSON text; empty text: nothing is said. DI_PROTOCOL_COMPLETION takes `prompt` (text) or
- * `prompt_token_ids` where none is given. Refused by name, until they exist: images, and constraints that exist only as a mask (regex,
- * grammar, choice). *out has one holder. */
+ * `prompt_token_ids` where none is given. Refused by name, until they exist: images. A form of the answer is compiled
+ * here. *out has one holder. */
 di_status di_prepared_create(const struct di_prepare_setup *setup, enum di_protocol protocol, struct di_str json, struct di_prepared **out,
                              di_error *err);
 /* Bytes that it holds, without those of the one whose fields it has. */

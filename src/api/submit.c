@@ -134,7 +134,9 @@ static di_status read_submission(const di_engine *e, const di_submission *s, con
                                      .strict = s->strict != 0,
                                      .n_samples = s->n_samples,
                                      .tenant = s->tenant,
-                                     .memory = e->memory};
+                                     .memory = e->memory,
+                                     .forms = e->forms,
+                                     .crew = e->crew};
     TRY(read_protocol(s, overrides, &protocol, err));
     TRY(take_defaults(e, s, &setup.defaults, err));
     TRY(take_sampling(s->sampling, &room, &setup.options.sampling, err));

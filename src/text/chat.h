@@ -119,7 +119,9 @@ struct di_constraint {
     enum di_constraint_kind kind;
     const struct di_json *schema;
     struct di_str text;
-    const char *path; /* of the field that asks for it, for error messages; NULL with NONE and the constraints of tools */
+    bool compact, declared; /* JSON: no white space between its tokens; properties in the order of the schema */
+    bool not_in_time;       /* it may be cut off by the limit of tokens */
+    const char *path;       /* of the field that asks for it, for error messages; NULL with NONE and the constraints of tools */
 };
 
 /* Fields as sent. Absent: NaN, INT64_MIN, -1 for booleans, empty for lists. Ranges are checked. */

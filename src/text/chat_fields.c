@@ -124,6 +124,7 @@ static di_status set_schema(struct di_build *b, const struct di_json *schema, bo
         return di_schema_check(schema, at, b->err);
     TRY(di_schema_strict(schema, &b->chat->arena, at, &normal, b->err));
     f->schema = normal;
+    f->declared = true;
 out:
     return status;
 }

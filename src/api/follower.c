@@ -1,0 +1,500 @@
+/* Masks of answers that have a form. */
+#include "api/follower.h"
+
+#include "base/threads.h"
+
+#include <stdio.h>
+
+#define MOST_ROWS 8      /* of one question: the token to come and guesses behind it */
+#define MARGIN 3         /* tokens more than the shortest end needs, at which the answer is brought to it */
+#define LONGEST_END 4096 /* bytes that an end may have to be found */
+
+enum phase {
+    PHASE_BEFORE, /* the reasoning: anything but an end */
+    PHASE_FORM,
+    PHASE_OVER /* an end id was passed that does not end the answer (ignore_end) */
+};
+
+enum work { WORK_NONE, WORK_WAITS, WORK_RUNS, WORK_DONE };
+
+/* Guarded by the crew's lock: work, next, previous. The rest belongs to whoever does the work, between start and wait; otherwise to the
+ * pipeline's worker. */
+struct di_follower {
+    struct di_follower_crew *crew;
+    enum work work;
+    struct di_follower *next, *previous; /* while it waits */
+    /* fixed */
+    const struct di_forms *forms;
+    struct di_form form;
+    int32_t *end_ids;
+    size_t n_end_ids, words; /* of a mask, 64 bits each */
+    int64_t min_tokens, begin, prompt, limit;
+    int32_t begins_behind;
+    bool ignore_end;
+    /* the question */
+    const int32_t *tokens;
+    int64_t at;
+    int n;
+    /* where it stands: all tokens before `known` were read */
+    int64_t known;
+    enum phase phase;
+    struct di_matcher *matcher;
+    uint32_t *scratch;
+    uint64_t *rows[MOST_ROWS];       /* made when they are needed */
+    const uint64_t *masks[MOST_ROWS]; /* the answer: one of rows, or NULL */
+    di_status status;                /* final once it is an error */
+    di_error err;
+    /* the end of an answer whose tokens run out */
+    struct di_ids end; /* decided: these ids follow from position end_at on */
+    int64_t end_at;    /* -1: not yet */
+    int64_t look_at;   /* tokens left at which the way to the end is looked at again */
+    int64_t last_left, growth;
+    size_t last_distance;
+};
+
+struct di_follower_crew {
+    pthread_mutex_t lock;
+    pthread_cond_t work, done; /* for the thread; for those who wait for it */
+    struct di_follower *first, *last;
+    bool asleep, ending, has_thread;
+    pthread_t thread;
+};
+
+/* ---------------------------------------------------------------- where the answer stands */
+
+static bool is_end(const struct di_follower *f, int32_t id)
+{
+    for (size_t i = 0; i < f->n_end_ids; i++)
+        if (f->end_ids[i] == id)
+            return true;
+    return false;
+}
+
+static di_status fail_at(struct di_follower *f, int64_t position, di_status code, const char *what)
+{
+    char where[48];
+    snprintf(where, sizeof where, "token %lld of the answer", (long long)(position - f->begin));
+    return di_fail(&f->err, code, where, "%s", what);
+}
+
+/* The grammar's own reason, at its place in the answer. */
+static di_status fail_inside(struct di_follower *f, int64_t position, const di_error *inner)
+{
+    return fail_at(f, position, inner->code == DI_ERR_INVALID ? DI_ERR_FORMAT : inner->code, inner->message);
+}
+
+/* Read the token at `position`. */
+static di_status take_token(struct di_follower *f, int64_t position, int32_t id)
+{
+    di_error inner;
+    if (f->phase == PHASE_BEFORE) {
+        f->phase = id == f->begins_behind ? PHASE_FORM : PHASE_BEFORE;
+        return DI_OK;
+    }
+    if (f->phase == PHASE_OVER)
+        return DI_OK;
+    if (is_end(f, id) && di_matcher_is_accepting(f->matcher)) {
+        f->phase = PHASE_OVER;
+        return DI_OK;
+    }
+    return di_matcher_accept_token(f->matcher, id, &inner) == DI_OK ? DI_OK : fail_inside(f, position, &inner);
+}
+
+/* ---------------------------------------------------------------- the way to the end */
+
+/* The byte that leads to the shortest end, taken by the matcher; false: none does. Printable ones first: white space leads nowhere. */
+static bool step_to_end(struct di_matcher *m, struct di_buf *path)
+{
+    size_t best = SIZE_MAX;
+    unsigned char byte = 0;
+    for (unsigned i = 0; i < 256; i++) {
+        char c = (char)((i + 0x21) & 255);
+        if (di_matcher_accept_bytes(m, (struct di_str){&c, 1}, NULL) != DI_OK)
+            continue;
+        size_t d = di_matcher_distance(m);
+        di_matcher_rollback(m, 1);
+        if (d < best) {
+            best = d;
+            byte = (unsigned char)c;
+        }
+    }
+    if (best == SIZE_MAX)
+        return false;
+    di_buf_addc(path, (char)byte);
+    return di_matcher_accept_bytes(m, (struct di_str){(const char *)&byte, 1}, NULL) == DI_OK;
+}
+
+/* The path in tokens: as the tokenizer writes it, or byte by byte. */
+static bool path_ids(const struct di_follower *f, struct di_str path, struct di_ids *ids)
+{
+    ids->n = 0;
+    if (!path.n || di_tokenizer_encode(di_forms_text(f->forms)->tokenizer, path, DI_TOKENIZER_PLAIN, ids, NULL) == DI_OK)
+        return true;
+    if (!di_ids_reserve(ids, path.n))
+        return false;
+    for (size_t i = 0; i < path.n; i++) {
+        ids->v[i] = di_forms_byte_token(f->forms, (unsigned char)path.p[i]);
+        if (ids->v[i] < 0)
+            return false;
+    }
+    ids->n = path.n;
+    return true;
+}
+
+/* A short way from here to a complete text, as ids; false: none was found. The matcher stays where it is. */
+static bool find_end(struct di_follower *f, struct di_ids *ids)
+{
+    struct di_buf path = {0};
+    size_t taken = 0;
+    bool found = true;
+    while (found && !di_matcher_is_accepting(f->matcher)) {
+        found = taken < LONGEST_END && step_to_end(f->matcher, &path);
+        taken += found;
+    }
+    if (taken)
+        di_matcher_rollback(f->matcher, taken);
+    found = found && !path.failed && path_ids(f, di_buf_str(&path), ids);
+    di_buf_fini(&path);
+    return found;
+}
+
+/* How fast the end has moved away, in bytes a token: the next token may do so again. */
+static void watch_growth(struct di_follower *f, size_t distance, int64_t left)
+{
+    if (f->last_left > left && distance > f->last_distance && f->last_distance) {
+        int64_t each = ((int64_t)(distance - f->last_distance) + f->last_left - left - 1) / (f->last_left - left);
+        f->growth = each > f->growth ? each : f->growth;
+    }
+    f->last_left = left;
+    f->last_distance = distance;
+}
+
+/* `left` tokens are left from `position` on, an end id among them. Is it time to go to the end? Then `end` has the way. It is looked at
+ * seldom while the end is near and tokens are many. */
+static bool must_end(struct di_follower *f, int64_t position, int64_t left)
+{
+    if (f->end_at >= 0)
+        return true;
+    if (!f->form.in_time || f->ignore_end || left > f->look_at)
+        return false;
+    size_t distance = di_matcher_distance(f->matcher);
+    if (distance > LONGEST_END) {
+        f->look_at = left - 1;
+        return false;
+    }
+    watch_growth(f, distance, left);
+    int64_t spare = left - (int64_t)distance - 1 - MARGIN - f->growth;
+    if (spare <= 0) {
+        spare = find_end(f, &f->end) ? left - (int64_t)f->end.n - 1 - MARGIN - f->growth / 2 : 1;
+        if (spare <= 0) {
+            f->end_at = position;
+            return true;
+        }
+    }
+    f->look_at = left - (spare > 4 ? spare / 4 : 1);
+    return false;
+}
+
+/* ---------------------------------------------------------------- masks */
+
+static void set_bit(uint64_t *mask, int32_t id, size_t words, bool on)
+{
+    if (id < 0 || (size_t)id / 64 >= words)
+        return;
+    uint64_t bit = (uint64_t)1 << id % 64;
+    mask[id / 64] = on ? mask[id / 64] | bit : mask[id / 64] & ~bit;
+}
+
+static void set_ends(const struct di_follower *f, uint64_t *mask, bool on)
+{
+    for (size_t i = 0; i < f->n_end_ids; i++)
+        set_bit(mask, f->end_ids[i], f->words, on);
+}
+
+static void mask_only(const struct di_follower *f, uint64_t *mask, int32_t id)
+{
+    memset(mask, 0, f->words * sizeof *mask);
+    set_bit(mask, id, f->words, true);
+}
+
+/* The reasoning: no end before the answer itself has begun, and that while there are tokens enough for it. */
+static void mask_before(struct di_follower *f, int64_t position, uint64_t *mask)
+{
+    if (must_end(f, position + 1, f->limit - position - 1)) {
+        f->end_at = position + 1;
+        mask_only(f, mask, f->begins_behind);
+        return;
+    }
+    memset(mask, 0xff, f->words * sizeof *mask);
+    set_ends(f, mask, false);
+}
+
+/* The ids that were decided; behind them an end, if it may come yet. */
+static bool mask_of_end(const struct di_follower *f, int64_t position, bool may_end, uint64_t *mask)
+{
+    int64_t i = position - f->end_at;
+    if (i < 0 || i > (int64_t)f->end.n || (i == (int64_t)f->end.n && !may_end))
+        return false;
+    mask_only(f, mask, i < (int64_t)f->end.n ? f->end.v[i] : -1);
+    set_ends(f, mask, i == (int64_t)f->end.n);
+    return true;
+}
+
+static di_status mask_form(struct di_follower *f, int64_t position, uint64_t *mask)
+{
+    const struct di_vocabulary *v = di_forms_vocabulary(f->forms);
+    size_t words = di_mask_words(di_vocabulary_size(v));
+    bool may_end = position - f->prompt >= f->min_tokens && di_matcher_is_accepting(f->matcher), any = may_end;
+    di_error inner;
+    if (must_end(f, position, f->limit - position) && mask_of_end(f, position, may_end, mask))
+        return DI_OK;
+    if (di_matcher_mask(f->matcher, f->scratch, &inner) != DI_OK)
+        return fail_inside(f, position, &inner);
+    for (size_t i = 0; i < f->words; i++) {
+        uint64_t low = 2 * i < words ? f->scratch[2 * i] : 0, high = 2 * i + 1 < words ? f->scratch[2 * i + 1] : 0;
+        mask[i] = low | high << 32;
+    }
+    set_ends(f, mask, may_end);
+    for (size_t i = 0; i < f->words && !any; i++)
+        any = mask[i] != 0;
+    if (any)
+        return DI_OK;
+    return fail_at(f, position, DI_ERR_FORMAT,
+                   position - f->prompt < f->min_tokens && di_matcher_is_accepting(f->matcher)
+                       ? "the answer is complete, but min_tokens wants more and nothing may follow"
+                       : "nothing may follow here that leads to an answer of the form that was asked for");
+}
+
+static di_status make_mask(struct di_follower *f, int i)
+{
+    int64_t position = f->at + i;
+    if (!f->rows[i])
+        f->rows[i] = di_malloc(f->words * sizeof **f->rows);
+    if (!f->rows[i])
+        return fail_at(f, position, DI_ERR_MEMORY, "out of memory for a mask");
+    f->masks[i] = f->rows[i];
+    switch (f->phase) {
+    case PHASE_BEFORE: mask_before(f, position, f->rows[i]); return DI_OK;
+    case PHASE_FORM: return mask_form(f, position, f->rows[i]);
+    case PHASE_OVER: break;
+    }
+    memset(f->rows[i], 0, f->words * sizeof **f->rows);
+    set_ends(f, f->rows[i], true);
+    return DI_OK;
+}
+
+/* Masks of the rows behind the first one, as if guesses came true. One that is not allowed cannot: what would follow it is not asked. */
+static void follow_guesses(struct di_follower *f)
+{
+    enum phase phase = f->phase;
+    size_t steps = di_matcher_steps(f->matcher);
+    int64_t end_at = f->end_at, look_at = f->look_at;
+    for (int i = 1; i < f->n; i++)
+        f->masks[i] = NULL;
+    for (int i = 1; i < f->n && f->status == DI_OK; i++) {
+        int32_t guess = f->tokens[f->at + i - 1];
+        if (guess < 0 || (size_t)guess / 64 >= f->words || !(f->masks[i - 1][guess / 64] >> guess % 64 & 1) ||
+            take_token(f, f->at + i - 1, guess) != DI_OK)
+            break;
+        f->status = make_mask(f, i);
+    }
+    f->phase = phase;
+    f->end_at = end_at;
+    f->look_at = look_at;
+    if (di_matcher_steps(f->matcher) > steps)
+        di_matcher_rollback(f->matcher, di_matcher_steps(f->matcher) - steps);
+}
+
+static void follow(struct di_follower *f)
+{
+    for (; f->known < f->at && f->status == DI_OK; f->known++)
+        f->status = take_token(f, f->known, f->tokens[f->known]);
+    if (f->status != DI_OK)
+        return;
+    f->status = make_mask(f, 0);
+    if (f->status == DI_OK)
+        follow_guesses(f);
+}
+
+/* ---------------------------------------------------------------- the crew */
+
+/* Both hold the lock. */
+static void put_last(struct di_follower_crew *c, struct di_follower *f)
+{
+    f->next = NULL;
+    f->previous = c->last;
+    *(c->last ? &c->last->next : &c->first) = f;
+    c->last = f;
+    f->work = WORK_WAITS;
+}
+
+static void take_out(struct di_follower_crew *c, struct di_follower *f)
+{
+    *(f->previous ? &f->previous->next : &c->first) = f->next;
+    *(f->next ? &f->next->previous : &c->last) = f->previous;
+    f->work = WORK_RUNS;
+}
+
+static void *work(void *arg)
+{
+    struct di_follower_crew *c = arg;
+    pthread_mutex_lock(&c->lock);
+    while (!c->ending) {
+        struct di_follower *f = c->first;
+        c->asleep = !f;
+        if (!f) {
+            pthread_cond_wait(&c->work, &c->lock);
+            continue;
+        }
+        take_out(c, f);
+        pthread_mutex_unlock(&c->lock);
+        follow(f);
+        pthread_mutex_lock(&c->lock);
+        f->work = WORK_DONE;
+        pthread_cond_broadcast(&c->done);
+    }
+    pthread_mutex_unlock(&c->lock);
+    return NULL;
+}
+
+/* Nobody works on it any more: what waits is done here or forgotten, what runs is waited for. */
+static void settle(struct di_follower *f, bool needed)
+{
+    struct di_follower_crew *c = f->crew;
+    pthread_mutex_lock(&c->lock);
+    bool mine = f->work == WORK_WAITS;
+    if (mine)
+        take_out(c, f);
+    while (!mine && f->work == WORK_RUNS)
+        pthread_cond_wait(&c->done, &c->lock);
+    f->work = WORK_NONE;
+    pthread_mutex_unlock(&c->lock);
+    if (mine && needed)
+        follow(f);
+}
+
+static void start(void *ctx, const int32_t *tokens, int64_t at, int n)
+{
+    struct di_follower *f = ctx;
+    struct di_follower_crew *c = f->crew;
+    settle(f, false); /* the launch before failed */
+    f->tokens = tokens;
+    f->at = at;
+    f->n = n < MOST_ROWS ? n : MOST_ROWS;
+    pthread_mutex_lock(&c->lock);
+    put_last(c, f);
+    if (c->asleep)
+        pthread_cond_signal(&c->work);
+    pthread_mutex_unlock(&c->lock);
+}
+
+static di_status wait_for(void *ctx, int n, const uint64_t **allowed, di_error *err)
+{
+    struct di_follower *f = ctx;
+    settle(f, true);
+    if (f->status == DI_OK && n > f->n)
+        f->status = fail_at(f, f->at, DI_ERR_INTERNAL, "more masks were asked for than a follower has");
+    for (int i = 0; i < n && f->status == DI_OK; i++)
+        allowed[i] = f->masks[i];
+    if (f->status != DI_OK && err)
+        *err = f->err;
+    return f->status;
+}
+
+di_status di_follower_crew_create(struct di_follower_crew **out, di_error *err)
+{
+    struct di_follower_crew *c = di_calloc(1, sizeof *c);
+    *out = c;
+    if (!c)
+        return di_fail(err, DI_ERR_MEMORY, "", "out of memory for the thread of masks");
+    pthread_mutex_init(&c->lock, NULL);
+    pthread_cond_init(&c->work, NULL);
+    pthread_cond_init(&c->done, NULL);
+    c->has_thread = di_thread_create(&c->thread, work, c) == 0;
+    if (c->has_thread)
+        return DI_OK;
+    di_follower_crew_destroy(c);
+    *out = NULL;
+    return di_fail(err, DI_ERR_LIMIT, "", "the system grants no thread for masks");
+}
+
+void di_follower_crew_destroy(struct di_follower_crew *c)
+{
+    if (!c)
+        return;
+    pthread_mutex_lock(&c->lock);
+    c->ending = true;
+    pthread_cond_signal(&c->work);
+    pthread_mutex_unlock(&c->lock);
+    if (c->has_thread)
+        pthread_join(c->thread, NULL);
+    pthread_mutex_destroy(&c->lock);
+    pthread_cond_destroy(&c->work);
+    pthread_cond_destroy(&c->done);
+    di_free(c);
+}
+
+/* ---------------------------------------------------------------- life */
+
+di_status di_follower_create(const struct di_follower_setup *s, struct di_follower **out, di_error *err)
+{
+    di_status status = DI_OK;
+    const struct di_vocabulary *v = di_forms_vocabulary(s->forms);
+    struct di_follower *f = di_calloc(1, sizeof *f);
+    *out = NULL;
+    CHECK(f, err, DI_ERR_MEMORY, "", "out of memory for a request");
+    f->crew = s->crew;
+    f->forms = s->forms;
+    f->form = di_form_hold(s->form);
+    f->n_end_ids = s->n_end_ids;
+    f->ignore_end = s->ignore_end;
+    f->min_tokens = s->min_tokens;
+    f->begins_behind = s->begins_behind;
+    f->phase = s->begins_behind < 0 ? PHASE_FORM : PHASE_BEFORE;
+    f->words = ((size_t)di_forms_vocab(s->forms) + 63) / 64;
+    f->end_at = -1;
+    f->look_at = INT64_MAX;
+    f->end_ids = di_malloc((s->n_end_ids + 1) * sizeof *f->end_ids);
+    f->scratch = di_malloc(di_mask_words(di_vocabulary_size(v)) * sizeof *f->scratch);
+    CHECK(f->end_ids && f->scratch, err, DI_ERR_MEMORY, "", "out of memory for a request");
+    if (s->n_end_ids)
+        memcpy(f->end_ids, s->end_ids, s->n_end_ids * sizeof *f->end_ids);
+    TRY(di_matcher_create(f->form.grammar, v, &f->matcher, err));
+    *out = f;
+    f = NULL;
+out:
+    di_follower_destroy(f);
+    return status;
+}
+
+void di_follower_place(struct di_follower *f, int64_t begin, int64_t prompt, int64_t limit)
+{
+    f->begin = f->known = begin;
+    f->prompt = prompt;
+    f->limit = limit;
+}
+
+static void release(void *ctx)
+{
+    di_follower_destroy(ctx);
+}
+
+struct di_mask_source di_follower_source(struct di_follower *f)
+{
+    return (struct di_mask_source){.start = start, .wait = wait_for, .release = release, .ctx = f};
+}
+
+void di_follower_destroy(struct di_follower *f)
+{
+    if (!f)
+        return;
+    settle(f, false);
+    for (int i = 0; i < MOST_ROWS; i++)
+        di_free(f->rows[i]);
+    di_matcher_destroy(f->matcher);
+    di_form_fini(&f->form);
+    di_ids_fini(&f->end);
+    di_free(f->end_ids);
+    di_free(f->scratch);
+    di_free(f);
+}

@@ -1,0 +1,35 @@
+/* Masks of answers that have a form (engine/masks.h): a follower reads the tokens of one answer as they are decided and says which may come
+ * next. It works on the thread of its crew while the model computes; the pipeline's worker does what has not been begun when it asks. */
+#ifndef DI_API_FOLLOWER_H
+#define DI_API_FOLLOWER_H
+
+#include "api/forms.h"
+#include "engine/masks.h"
+
+/* The thread, and what waits for it. Outlives its followers. */
+struct di_follower_crew;
+di_status di_follower_crew_create(struct di_follower_crew **out, di_error *err);
+void di_follower_crew_destroy(struct di_follower_crew *c); /* NULL is allowed */
+
+struct di_follower_setup {
+    struct di_follower_crew *crew;
+    const struct di_forms *forms;
+    const struct di_form *form; /* with a grammar */
+    const int32_t *end_ids;     /* [n_end_ids] copied */
+    size_t n_end_ids;
+    bool ignore_end;
+    int64_t min_tokens;
+    int32_t begins_behind; /* the form begins behind this id, the reasoning's end; -1: at once */
+};
+
+struct di_follower;
+/* Any thread. */
+di_status di_follower_create(const struct di_follower_setup *setup, struct di_follower **out, di_error *err);
+/* Positions, before the first launch: the answer begins at `begin`, of it the tokens up to `prompt` are known, it ends before `limit`. */
+void di_follower_place(struct di_follower *f, int64_t begin, int64_t prompt, int64_t limit);
+/* To be handed to the engine; its release destroys the follower. */
+struct di_mask_source di_follower_source(struct di_follower *f);
+/* Instead of release, if the engine never had it. NULL is allowed. */
+void di_follower_destroy(struct di_follower *f);
+
+#endif

@@ -1,0 +1,234 @@
+/* Forms of answers: compiling, and the last ones. */
+#include "api/forms.h"
+
+#include <openssl/evp.h>
+#include <pthread.h>
+
+/* Grammars that are kept for later requests, the ones used last. A grammar grows with what it meets; the limits below bound it. */
+#define KEPT 64
+#define KEPT_STATES 250000 /* 16 MB */
+#define KEPT_MASKS 256     /* 4 MB of a vocabulary of 129,280 */
+
+struct kept {
+    uint8_t digest[32];
+    struct di_grammar *grammar; /* held; NULL: free */
+    uint64_t used;
+};
+
+struct di_forms {
+    const struct di_text_model *text;
+    int vocab;
+    pthread_mutex_t lock;
+    struct di_vocabulary *vocabulary; /* NULL until the first form */
+    int32_t byte_tokens[256];
+    struct kept kept[KEPT];
+    uint64_t uses;
+};
+
+/* ---------------------------------------------------------------- the vocabulary */
+
+static bool is_banned(const struct di_text_model *t, size_t id)
+{
+    return t->banned && t->banned[id / 64] >> id % 64 & 1;
+}
+
+/* Control ids and those that are never sampled have no bytes here: no grammar lets them pass. Holds the lock. */
+static di_status build_vocabulary(struct di_forms *f, di_error *err)
+{
+    const struct di_tokenizer *t = f->text->tokenizer;
+    size_t size = (size_t)di_tokenizer_size(t), n = size < (size_t)f->vocab ? size : (size_t)f->vocab;
+    di_status status = DI_OK;
+    if (f->vocabulary)
+        return DI_OK;
+    struct di_str *tokens = di_calloc(n + 1, sizeof *tokens);
+    CHECK(tokens, err, DI_ERR_MEMORY, "", "out of memory for a vocabulary");
+    for (size_t i = 0; i < n; i++) {
+        if (di_tokenizer_is_added(t, (int32_t)i) || is_banned(f->text, i))
+            continue;
+        tokens[i] = di_tokenizer_token_bytes(t, (int32_t)i);
+        if (tokens[i].n == 1)
+            f->byte_tokens[(unsigned char)tokens[i].p[0]] = (int32_t)i;
+    }
+    TRY(di_vocabulary_create(tokens, n, &f->vocabulary, err));
+out:
+    di_free(tokens);
+    return status;
+}
+
+const struct di_vocabulary *di_forms_vocabulary(const struct di_forms *f)
+{
+    return f->vocabulary;
+}
+
+int32_t di_forms_byte_token(const struct di_forms *f, unsigned char byte)
+{
+    return f->byte_tokens[byte];
+}
+
+const struct di_text_model *di_forms_text(const struct di_forms *f)
+{
+    return f->text;
+}
+
+int di_forms_vocab(const struct di_forms *f)
+{
+    return f->vocab;
+}
+
+/* ---------------------------------------------------------------- the last ones */
+
+static bool digest_of(const struct di_form_wish *w, uint8_t digest[32])
+{
+    const unsigned char head[] = {(unsigned char)w->kind, w->compact, w->declared};
+    EVP_MD_CTX *ctx = EVP_MD_CTX_new();
+    bool ok = ctx && EVP_DigestInit_ex(ctx, EVP_sha256(), NULL) == 1 && EVP_DigestUpdate(ctx, head, sizeof head) == 1 &&
+              EVP_DigestUpdate(ctx, w->text.p, w->text.n) == 1 && EVP_DigestFinal_ex(ctx, digest, NULL) == 1;
+    EVP_MD_CTX_free(ctx);
+    return ok;
+}
+
+/* A grammar that is kept, held once more, or NULL. Holds the lock. */
+static struct di_grammar *find_kept(struct di_forms *f, const uint8_t digest[32])
+{
+    for (struct kept *k = f->kept; k < f->kept + KEPT; k++)
+        if (k->grammar && memcmp(k->digest, digest, sizeof k->digest) == 0) {
+            k->used = ++f->uses;
+            return di_grammar_ref(k->grammar);
+        }
+    return NULL;
+}
+
+/* Instead of the one that was used longest ago. Returns what lost its place. Holds the lock. */
+static struct di_grammar *keep(struct di_forms *f, const uint8_t digest[32], struct di_grammar *g)
+{
+    struct kept *place = f->kept;
+    for (struct kept *k = f->kept; k < f->kept + KEPT; k++)
+        if (!k->grammar || (place->grammar && k->used < place->used))
+            place = k;
+    struct di_grammar *old = place->grammar;
+    *place = (struct kept){.grammar = di_grammar_ref(g), .used = ++f->uses};
+    memcpy(place->digest, digest, sizeof place->digest);
+    return old;
+}
+
+/* ---------------------------------------------------------------- forms */
+
+/* The grammar's place is one within the form; the caller knows where the form stands. */
+static di_status tell_place(di_status status, const char *path, di_error *err)
+{
+    di_error inner;
+    if (!err || !path)
+        return status;
+    inner = *err;
+    return di_fail(err, status, path, "%s%s%s", inner.message, inner.where[0] ? ", at " : "", inner.where);
+}
+
+static di_status compile(const struct di_form_wish *w, struct di_grammar **out, di_error *err)
+{
+    const struct di_grammar_options options = {
+        .compact = w->compact, .declared = w->declared, .limits = {.states = KEPT_STATES, .cached_masks = KEPT_MASKS}};
+    di_status status = di_grammar_compile(w->kind, w->text, &options, out, err);
+    return status == DI_OK ? DI_OK : tell_place(status, w->path, err);
+}
+
+di_status di_form_make(struct di_forms *f, const struct di_form_wish *wish, struct di_form *out, di_error *err)
+{
+    di_status status = DI_OK;
+    uint8_t digest[32];
+    struct di_grammar *g = NULL, *old = NULL;
+    *out = (struct di_form){0};
+    CHECK(digest_of(wish, digest), err, DI_ERR_MEMORY, wish->path, "out of memory for a grammar");
+    pthread_mutex_lock(&f->lock);
+    status = build_vocabulary(f, err);
+    g = status == DI_OK ? find_kept(f, digest) : NULL;
+    pthread_mutex_unlock(&f->lock);
+    if (status == DI_OK && !g) {
+        TRY(compile(wish, &g, err));
+        pthread_mutex_lock(&f->lock);
+        old = keep(f, digest, g); /* perhaps a second time: whoever compiled the same meanwhile has its own */
+        pthread_mutex_unlock(&f->lock);
+    }
+    *out = (struct di_form){.grammar = g, .in_time = wish->in_time};
+out:
+    di_grammar_unref(old);
+    return status;
+}
+
+/* EBNF where rules are written with "::=", else Lark. */
+static enum di_grammar_kind dialect_of(struct di_str text)
+{
+    return di_str_find(text, DI_STR("::="), 0) == SIZE_MAX ? DI_GRAMMAR_LARK : DI_GRAMMAR_EBNF;
+}
+
+static void write_wish(const struct di_constraint *c, struct di_form_wish *w, struct di_buf *text)
+{
+    if (c->kind == DI_CONSTRAIN_JSON)
+        di_buf_adds(text, "{\"type\":\"object\"}");
+    else if (c->kind == DI_CONSTRAIN_JSON_SCHEMA || c->kind == DI_CONSTRAIN_CHOICE)
+        di_json_write_compact(text, c->schema);
+    else
+        di_buf_addv(text, c->text);
+    w->kind = c->kind == DI_CONSTRAIN_REGEX     ? DI_GRAMMAR_REGEX
+              : c->kind == DI_CONSTRAIN_CHOICE  ? DI_GRAMMAR_CHOICE
+              : c->kind == DI_CONSTRAIN_GRAMMAR ? dialect_of(c->text)
+                                                : DI_GRAMMAR_JSON;
+    w->text = di_buf_str(text);
+}
+
+di_status di_form_of_chat(struct di_forms *f, const struct di_chat *chat, struct di_form *out, di_error *err)
+{
+    const struct di_constraint *c = &chat->format;
+    struct di_form_wish wish = {.compact = c->compact, .declared = c->declared, .in_time = !c->not_in_time, .path = c->path};
+    struct di_buf text = {0};
+    di_status status = DI_OK;
+    *out = (struct di_form){0};
+    if (c->kind == DI_CONSTRAIN_NONE || chat->tools_declared)
+        return DI_OK;
+    write_wish(c, &wish, &text);
+    TRY(di_buf_ok(&text, err));
+    TRY(di_form_make(f, &wish, out, err));
+out:
+    di_buf_fini(&text);
+    return status;
+}
+
+struct di_form di_form_hold(const struct di_form *of)
+{
+    struct di_form form = *of;
+    if (form.grammar)
+        di_grammar_ref(form.grammar);
+    return form;
+}
+
+void di_form_fini(struct di_form *form)
+{
+    di_grammar_unref(form->grammar);
+    *form = (struct di_form){0};
+}
+
+/* ---------------------------------------------------------------- life */
+
+di_status di_forms_create(const struct di_text_model *text, int vocab, struct di_forms **out, di_error *err)
+{
+    struct di_forms *f = di_calloc(1, sizeof *f);
+    *out = f;
+    if (!f)
+        return di_fail(err, DI_ERR_MEMORY, "", "out of memory for the forms of answers");
+    f->text = text;
+    f->vocab = vocab;
+    for (int i = 0; i < 256; i++)
+        f->byte_tokens[i] = -1;
+    pthread_mutex_init(&f->lock, NULL);
+    return DI_OK;
+}
+
+void di_forms_destroy(struct di_forms *f)
+{
+    if (!f)
+        return;
+    for (struct kept *k = f->kept; k < f->kept + KEPT; k++)
+        di_grammar_unref(k->grammar);
+    di_vocabulary_destroy(f->vocabulary);
+    pthread_mutex_destroy(&f->lock);
+    di_free(f);
+}
