@@ -578,8 +578,8 @@ def test_errors(c):
     bad = [({"temperature": 9}, "temperature"), ({"max_tokens": 0}, "max_tokens"), ({"n": 0}, "n"), ({"stop": [""]}, "stop[0]"), ({"logit_bias": {"x": 1}}, "logit_bias"),
            ({"top_logprobs": 3}, "top_logprobs"), ({"seed": 1 << 63}, "seed"), ({"messages": []}, "messages"), 
            ({"messages": [{"role": "alien", "content": ""}]}, "messages[0].role"), ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools[0].function.name"),
-           ({"tool_choice": {"type": "function", "function": {"name": "x"}}, "tools": CHAT_TOOLS}, "tool_choice"), ({"response_format": {"type": "regex", "regex": "a"}}, "response_format"),
-           ({"structured_outputs": {"choice": ["a"]}}, "structured_outputs.choice"), ({"guided_regex": "a"}, "guided_regex"),
+           ({"tool_choice": {"type": "function", "function": {"name": "x"}}, "tools": CHAT_TOOLS}, "tool_choice"), ({"response_format": {"type": "regex", "regex": "(a"}}, "response_format"),
+           ({"structured_outputs": {"choice": [1]}}, "structured_outputs.choice[0]"), ({"guided_regex": "(?=a)b"}, "guided_regex"),
            ({"guided_json": {"type": "object"}, "response_format": {"type": "json_object"}}, "guided_json"), ({"n": 1000}, "n"), ({"top_k": "x"}, "top_k"), ({"bad_words": ["a"]}, "bad_words"),
            ({"return_token_ids": True}, "return_token_ids"), ({"modalities": ["text", "audio"]}, "modalities[1]")]
     for fields, param in bad:

@@ -14,7 +14,7 @@ struct di_completion {
     struct di_follower *follower; /* until the engine has it; NULL: no form */
     size_t begins_at;             /* of the prompt's tokens, those in front of the answer: a branch's prompt has some of the answer */
     struct di_cap cap;            /* of the reasoning */
-    struct di_ids ids; /* sampled, the end id included */
+    struct di_ids ids;            /* sampled, the end id included */
     int64_t reasoning_tokens, cached_tokens;
     struct di_request_facts facts; /* set when it is done; before, as of one that came nowhere */
     struct di_message message;

@@ -8,6 +8,8 @@
 #define MOST_ROWS 8      /* of one question: the token to come and guesses behind it */
 #define MARGIN 3         /* tokens more than the shortest end needs, at which the answer is brought to it */
 #define LONGEST_END 4096 /* bytes that an end may have to be found */
+#define MOST_AHEAD 24    /* bytes that a search for something nearer to the end may go */
+#define MOST_TRIED 400   /* texts that it may try */
 
 enum phase {
     PHASE_BEFORE, /* the reasoning: anything but an end */
@@ -40,9 +42,9 @@ struct di_follower {
     enum phase phase;
     struct di_matcher *matcher;
     uint32_t *scratch;
-    uint64_t *rows[MOST_ROWS];       /* made when they are needed */
+    uint64_t *rows[MOST_ROWS];        /* made when they are needed */
     const uint64_t *masks[MOST_ROWS]; /* the answer: one of rows, or NULL */
-    di_status status;                /* final once it is an error */
+    di_status status;                 /* final once it is an error */
     di_error err;
     /* the end of an answer whose tokens run out */
     struct di_ids end; /* decided: these ids follow from position end_at on */
@@ -102,26 +104,93 @@ static di_status take_token(struct di_follower *f, int64_t position, int32_t id)
 
 /* ---------------------------------------------------------------- the way to the end */
 
-/* The byte that leads to the shortest end, taken by the matcher; false: none does. Printable ones first: white space leads nowhere. */
-static bool step_to_end(struct di_matcher *m, struct di_buf *path)
+/* One text behind where the matcher stands that may lead nearer to an end. */
+struct ahead {
+    uint16_t n;
+    char bytes[MOST_AHEAD];
+    uint64_t follows[4]; /* bytes that may come next, once it was looked at */
+};
+
+/* Looks at all that may follow `a`, which the matcher has taken: the byte that leads nearest to an end, and how near. Printable ones first:
+ * white space leads nowhere. */
+static size_t look_behind(struct di_matcher *m, struct ahead *a, char *best)
 {
-    size_t best = SIZE_MAX;
-    unsigned char byte = 0;
+    size_t nearest = SIZE_MAX;
+    memset(a->follows, 0, sizeof a->follows);
     for (unsigned i = 0; i < 256; i++) {
-        char c = (char)((i + 0x21) & 255);
+        unsigned byte = (i + 0x21) & 255;
+        char c = (char)byte;
         if (di_matcher_accept_bytes(m, (struct di_str){&c, 1}, NULL) != DI_OK)
             continue;
         size_t d = di_matcher_distance(m);
         di_matcher_rollback(m, 1);
-        if (d < best) {
-            best = d;
-            byte = (unsigned char)c;
+        a->follows[byte / 64] |= (uint64_t)1 << byte % 64;
+        if (d < nearest) {
+            nearest = d;
+            *best = c;
         }
     }
-    if (best == SIZE_MAX)
-        return false;
-    di_buf_addc(path, (char)byte);
-    return di_matcher_accept_bytes(m, (struct di_str){(const char *)&byte, 1}, NULL) == DI_OK;
+    return nearest;
+}
+
+/* Does an earlier text of the same length have the same bytes behind it? Then one of them is enough. */
+static bool is_like_earlier(const struct ahead *list, size_t i)
+{
+    for (size_t k = i; k-- > 0 && list[k].n == list[i].n;)
+        if (memcmp(list[k].follows, list[i].follows, sizeof list[i].follows) == 0)
+            return true;
+    return false;
+}
+
+/* A text that leads nearer to an end than `from` is appended to `path`: mostly a byte. Where the distance is only an estimate (patterns,
+ * numbers) it may take several, which are searched breadth first. */
+static bool search_nearer(struct di_matcher *m, size_t from, struct ahead *list, struct di_buf *path)
+{
+    size_t n = 1;
+    list[0].n = 0;
+    for (size_t i = 0; i < n; i++) {
+        struct ahead *a = &list[i];
+        char best = 0;
+        if (a->n && di_matcher_accept_bytes(m, (struct di_str){a->bytes, a->n}, NULL) != DI_OK)
+            continue;
+        size_t nearest = look_behind(m, a, &best);
+        if (a->n)
+            di_matcher_rollback(m, 1);
+        if (nearest < from) {
+            di_buf_add(path, a->bytes, a->n);
+            di_buf_addc(path, best);
+            return true;
+        }
+        if (is_like_earlier(list, i))
+            continue;
+        for (unsigned k = 0; k < 256 && n < MOST_TRIED && a->n < MOST_AHEAD; k++) {
+            unsigned byte = (k + 0x21) & 255;
+            if (!(a->follows[byte / 64] >> byte % 64 & 1))
+                continue;
+            list[n] = *a;
+            list[n].bytes[list[n].n++] = (char)byte;
+            n++;
+        }
+    }
+    return false;
+}
+
+/* A text that ends the answer, appended to `path`; false: none was found. The matcher stays where it is. */
+static bool search_end(struct di_matcher *m, struct di_buf *path)
+{
+    struct ahead *list = di_malloc(MOST_TRIED * sizeof *list);
+    size_t steps = 0, from;
+    bool found = list != NULL;
+    while (found && (from = di_matcher_distance(m)) > 0) {
+        size_t begin = path->n;
+        found = path->n < LONGEST_END && search_nearer(m, from, list, path) && !path->failed &&
+                di_matcher_accept_bytes(m, (struct di_str){path->p + begin, path->n - begin}, NULL) == DI_OK;
+        steps += found;
+    }
+    if (steps)
+        di_matcher_rollback(m, steps);
+    di_free(list);
+    return found;
 }
 
 /* The path in tokens: as the tokenizer writes it, or byte by byte. */
@@ -145,15 +214,7 @@ static bool path_ids(const struct di_follower *f, struct di_str path, struct di_
 static bool find_end(struct di_follower *f, struct di_ids *ids)
 {
     struct di_buf path = {0};
-    size_t taken = 0;
-    bool found = true;
-    while (found && !di_matcher_is_accepting(f->matcher)) {
-        found = taken < LONGEST_END && step_to_end(f->matcher, &path);
-        taken += found;
-    }
-    if (taken)
-        di_matcher_rollback(f->matcher, taken);
-    found = found && !path.failed && path_ids(f, di_buf_str(&path), ids);
+    bool found = search_end(f->matcher, &path) && path_ids(f, di_buf_str(&path), ids);
     di_buf_fini(&path);
     return found;
 }
@@ -185,7 +246,7 @@ static bool must_end(struct di_follower *f, int64_t position, int64_t left)
     watch_growth(f, distance, left);
     int64_t spare = left - (int64_t)distance - 1 - MARGIN - f->growth;
     if (spare <= 0) {
-        spare = find_end(f, &f->end) ? left - (int64_t)f->end.n - 1 - MARGIN - f->growth / 2 : 1;
+        spare = find_end(f, &f->end) ? left - (int64_t)f->end.n - 1 - MARGIN - f->growth / 2 : left;
         if (spare <= 0) {
             f->end_at = position;
             return true;

@@ -164,14 +164,16 @@ static void write_wish(const struct di_constraint *c, struct di_form_wish *w, st
 {
     if (c->kind == DI_CONSTRAIN_JSON)
         di_buf_adds(text, "{\"type\":\"object\"}");
-    else if (c->kind == DI_CONSTRAIN_JSON_SCHEMA || c->kind == DI_CONSTRAIN_CHOICE)
+    else if (c->schema)
         di_json_write_compact(text, c->schema);
     else
         di_buf_addv(text, c->text);
-    w->kind = c->kind == DI_CONSTRAIN_REGEX     ? DI_GRAMMAR_REGEX
-              : c->kind == DI_CONSTRAIN_CHOICE  ? DI_GRAMMAR_CHOICE
-              : c->kind == DI_CONSTRAIN_GRAMMAR ? dialect_of(c->text)
-                                                : DI_GRAMMAR_JSON;
+    static const enum di_grammar_kind kinds[] = {[DI_CONSTRAIN_JSON] = DI_GRAMMAR_JSON,
+                                                 [DI_CONSTRAIN_JSON_SCHEMA] = DI_GRAMMAR_JSON,
+                                                 [DI_CONSTRAIN_REGEX] = DI_GRAMMAR_REGEX,
+                                                 [DI_CONSTRAIN_CHOICE] = DI_GRAMMAR_CHOICE,
+                                                 [DI_CONSTRAIN_STRUCTURAL] = DI_GRAMMAR_STRUCTURAL};
+    w->kind = c->kind == DI_CONSTRAIN_GRAMMAR ? dialect_of(c->text) : kinds[c->kind];
     w->text = di_buf_str(text);
 }
 

@@ -19,7 +19,7 @@ struct di_prepared {
     struct di_form form;  /* held */
     struct di_forms *forms;
     struct di_follower_crew *crew;
-    int64_t max_tokens;   /* asked for, INT64_MIN = by the rules of spec/encoding.md §4.2 */
+    int64_t max_tokens; /* asked for, INT64_MIN = by the rules of spec/encoding.md §4.2 */
     struct di_sampling_params sampling;
     int32_t *end_ids;       /* of `sampling`, with its list of biases behind it */
     uint64_t tenant, space; /* space: what its cache_salt sets apart */

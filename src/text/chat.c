@@ -26,7 +26,8 @@ bool di_protocol_from_name(struct di_str name, enum di_protocol *out)
 
 const char *di_constraint_name(enum di_constraint_kind k)
 {
-    static const char *const names[] = {"none", "json", "json_schema", "regex", "grammar", "choice", "tool_call", "tool_call_required"};
+    static const char *const names[] = {"none",           "json",      "json_schema",       "regex", "grammar", "choice",
+                                        "structural_tag", "tool_call", "tool_call_required"};
     return names[k];
 }
 

@@ -109,10 +109,11 @@ enum di_constraint_kind {
     DI_CONSTRAIN_REGEX,         /* text */
     DI_CONSTRAIN_GRAMMAR,       /* text: EBNF */
     DI_CONSTRAIN_CHOICE,        /* schema: an array of strings, one of which is the answer */
+    DI_CONSTRAIN_STRUCTURAL,    /* schema: a structural tag */
     DI_CONSTRAIN_TOOLS,         /* text or calls of the offered tools */
     DI_CONSTRAIN_TOOLS_REQUIRED /* at least one call */
 };
-/* "none", "json", "json_schema", "regex", "grammar", "choice", "tool_call", "tool_call_required". */
+/* "none", "json", "json_schema", "regex", "grammar", "choice", "structural_tag", "tool_call", "tool_call_required". */
 const char *di_constraint_name(enum di_constraint_kind k);
 
 struct di_constraint {

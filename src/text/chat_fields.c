@@ -131,8 +131,9 @@ out:
 
 di_status di_build_format(struct di_build *b, const struct di_json *v, const struct di_path *at, bool flat)
 {
-    static const char *const types[] = {"text", "json_object", "json_schema", "regex"}, *const labels[] = {"name", "description"};
-    enum { TEXT, JSON_OBJECT, JSON_SCHEMA, REGEX };
+    static const char *const types[] = {"text", "json_object", "json_schema", "regex", "structural_tag"}, *const labels[] = {"name",
+                                                                                                                             "description"};
+    enum { TEXT, JSON_OBJECT, JSON_SCHEMA, REGEX, STRUCTURAL_TAG };
     struct di_chat *c = b->chat;
     struct di_str type;
     size_t which;
@@ -142,8 +143,11 @@ di_status di_build_format(struct di_build *b, const struct di_json *v, const str
         return DI_OK;
     TRY(di_build_object(b, v, at));
     TRY(di_build_string(b, v, at, "type", true, &type));
-    TRY(di_build_word(b, type, DI_FIELD(at, "type"), types, 4, &which));
-    if (which == JSON_OBJECT) {
+    TRY(di_build_word(b, type, DI_FIELD(at, "type"), types, 5, &which));
+    if (which == STRUCTURAL_TAG) {
+        c->format.kind = DI_CONSTRAIN_STRUCTURAL;
+        c->format.schema = v;
+    } else if (which == JSON_OBJECT) {
         c->json_mode = true;
         c->format.kind = DI_CONSTRAIN_JSON;
         c->format_shown = &json_object_shown;
@@ -177,6 +181,7 @@ static const struct {
     {"structured_outputs", "regex", DI_CONSTRAIN_REGEX},
     {"structured_outputs", "choice", DI_CONSTRAIN_CHOICE},
     {"structured_outputs", "grammar", DI_CONSTRAIN_GRAMMAR},
+    {"structured_outputs", "structural_tag", DI_CONSTRAIN_STRUCTURAL},
     {NULL, "guided_json", DI_CONSTRAIN_JSON_SCHEMA},
     {NULL, "guided_json_object", DI_CONSTRAIN_JSON},
     {NULL, "guided_regex", DI_CONSTRAIN_REGEX},
@@ -201,11 +206,12 @@ static di_status set_structured(struct di_build *b, enum di_constraint_kind kind
     if (f->kind != DI_CONSTRAIN_NONE)
         TRY(di_path_fail(b->err, at, "cannot stand beside %s", f->path));
     TRY(di_build_path(b, at, &f->path));
-    if (kind == DI_CONSTRAIN_JSON_SCHEMA && v->type == DI_JSON_STRING) { /* the schema as JSON text */
+    if ((kind == DI_CONSTRAIN_JSON_SCHEMA || kind == DI_CONSTRAIN_STRUCTURAL) && v->type == DI_JSON_STRING) { /* as JSON text */
         struct di_json *parsed;
         struct di_json_limits limits = di_json_request_limits(v->text.n);
         if (di_json_parse(v->text, &limits, &b->chat->arena, &parsed, NULL) != DI_OK)
-            TRY(di_path_fail(b->err, at, "must be a JSON Schema, as an object or as JSON text"));
+            TRY(di_path_fail(b->err, at, "must be a %s, as an object or as JSON text",
+                             kind == DI_CONSTRAIN_STRUCTURAL ? "structural tag" : "JSON Schema"));
         v = parsed;
     }
     if (kind == DI_CONSTRAIN_JSON_SCHEMA)
@@ -218,6 +224,10 @@ static di_status set_structured(struct di_build *b, enum di_constraint_kind kind
             if (m->type != DI_JSON_STRING)
                 TRY(di_path_fail(b->err, DI_ITEM(at, i), "must be a string"));
         f->schema = v;
+    } else if (kind == DI_CONSTRAIN_STRUCTURAL) {
+        if (v->type != DI_JSON_OBJECT)
+            TRY(di_path_fail(b->err, at, "must be an object, not %s", di_json_type_name(v)));
+        f->schema = v;
     } else if (kind != DI_CONSTRAIN_JSON) {
         if (v->type != DI_JSON_STRING)
             TRY(di_path_fail(b->err, at, "must be a string, not %s", di_json_type_name(v)));
@@ -228,14 +238,43 @@ out:
     return status;
 }
 
+/* How the form is meant: white space, the order of properties, what happens when tokens run out. */
+static di_status read_manner(struct di_build *b, const struct di_json *v)
+{
+    static const char *const orders[] = {"any", "declared"}, *const missing[] = {"whitespace_pattern", "disable_additional_properties"};
+    const struct di_path *at = DI_FIELD(NULL, "structured_outputs");
+    struct di_constraint *f = &b->chat->format;
+    struct di_str order;
+    size_t which;
+    int8_t compact, in_time;
+    di_status status = DI_OK;
+    for (size_t i = 0; i < sizeof missing / sizeof *missing; i++) {
+        const struct di_json *m = di_build_get(v, missing[i]);
+        if (m && !(m->type == DI_JSON_BOOL && !m->boolean)) {
+            const char *path;
+            TRY(di_build_path(b, DI_MEMBER(at, di_str_c(missing[i])), &path));
+            return di_fail(b->err, DI_ERR_UNSUPPORTED, path, "is not supported");
+        }
+    }
+    TRY(di_build_bool(b, v, at, "disable_any_whitespace", &compact));
+    TRY(di_build_bool(b, v, at, "end_in_time", &in_time));
+    TRY(di_build_string(b, v, at, "property_order", false, &order));
+    if (di_build_get(v, "property_order")) {
+        TRY(di_build_word(b, order, DI_FIELD(at, "property_order"), orders, 2, &which));
+        f->declared = which == 1;
+    }
+    f->compact = compact == 1;
+    f->not_in_time = in_time == 0;
+out:
+    return status;
+}
+
 static di_status read_structured(struct di_build *b)
 {
     const struct di_json *outer;
     di_status status = DI_OK;
     TRY(di_build_member(b, b->request, NULL, "structured_outputs", DI_JSON_OBJECT, false, &outer));
-    if (di_build_get(outer, "structural_tag"))
-        return di_fail(b->err, DI_ERR_UNSUPPORTED, "structured_outputs.structural_tag",
-                       "structured_outputs.structural_tag is not supported");
+    TRY(read_manner(b, outer));
     for (size_t i = 0; i < sizeof structured / sizeof *structured; i++) {
         const struct di_path *up = structured[i].outer ? DI_FIELD(NULL, "structured_outputs") : NULL;
         const struct di_json *v = di_build_get(structured[i].outer ? outer : b->request, structured[i].key);

@@ -1,0 +1,220 @@
+"""Answers that have a form: what is asked for is what comes, whatever runs beside it; what cannot be enforced is refused by name.
+
+    python tests/test_structured.py --binary build/deepinfer [--count 120] [--filter TEXT]
+also run with sanitizers: --short
+"""
+import argparse
+import json
+import random
+import re
+import sys
+
+import jsonschema_rs
+
+from program import NANO, Count, Program, tests_in
+
+ASK = "Name a city in json."
+OFF = {"type": "disabled"}
+CITY = {"type": "object", "properties": {"city": {"type": "string"}, "people": {"type": "integer"}}, "required": ["city", "people"]}
+COUNT = 120
+
+
+def ask(text=ASK, **fields):
+    return {"messages": [{"role": "user", "content": text}], "thinking": OFF, "max_tokens": 60, "temperature": 0, **fields}
+
+
+def form(schema, **more):
+    return {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": schema, **more}}}
+
+
+def answers(prog, requests, *flags):
+    result = prog.generate(requests, *flags)
+    return result.records()
+
+
+def random_schema(rng, depth=0):
+    """A schema of the kinds that clients send, whose shortest document takes some tens of tokens at most."""
+    kinds = ["string", "integer", "number", "boolean", "null", "enum", "length", "range", "pattern"] + ["object", "array", "union"] * (depth < 2)
+    kind = "object" if depth == 0 and rng.random() < 0.8 else rng.choice(kinds)
+    if kind == "enum":
+        return {"enum": rng.sample(["red", "green", "blue", 1, 2.5, None, True, "a \"quoted\" word", "naïve"], 3)}
+    if kind == "length":
+        return {"type": "string", "minLength": rng.randrange(3), "maxLength": rng.randrange(3, 12)}
+    if kind == "range":
+        return {"type": "integer", "minimum": rng.randrange(-20, 5), "maximum": rng.randrange(5, 300)}
+    if kind == "pattern":
+        return {"type": "string", "pattern": rng.choice(["^[a-z]{1,5}$", "^[0-9]{4}-[0-9]{2}$", "^(yes|no)$"])}
+    if kind == "array":
+        return {"type": "array", "items": random_schema(rng, depth + 1), "minItems": rng.randrange(2), "maxItems": rng.randrange(2, 5)}
+    if kind == "union":
+        return {"anyOf": [random_schema(rng, depth + 1) for _ in range(2)]}
+    if kind == "object":
+        names = rng.sample(["city", "name", "people", "tags", "id", "größe", "x-y"], rng.randrange(1, 4))
+        return {"type": "object", "properties": {n: random_schema(rng, depth + 1) for n in names}, "required": rng.sample(names, rng.randrange(len(names) + 1)),
+                "additionalProperties": rng.random() < 0.2}
+    return {"type": kind}
+
+
+def is_valid(record, schema):
+    """The whole text of the answer is one document of the schema, and it ended by itself."""
+    try:
+        return record["finish_reason"] == "stop" and "constrained" not in record and jsonschema_rs.is_valid(schema, json.loads(record["text"]))
+    except (KeyError, ValueError):
+        return False
+
+
+def test_mixed_batches(prog):
+    """Schema requests among others: every document is valid, and what the others say does not depend on them."""
+    rng = random.Random(5)
+    requests, schemas = [], []
+    for k in range(COUNT):
+        plain, thinking = k % 5 == 4, k % 3 == 0
+        schemas.append(None if plain else random_schema(rng))
+        more = {"thinking": {"type": "enabled"}, "thinking_token_budget": rng.randrange(1, 12)} if thinking else {}
+        requests.append(ask(rng.choice([ASK, "Count to five.", "The sun"]), temperature=k % 2, seed=k, max_tokens=70, **more,
+                            **({} if plain else form(schemas[-1]))))
+    got = answers(prog, requests, "--max-batch", 16)
+    yield len(got) == COUNT, len(got)
+    for record, request, schema in zip(got, requests, schemas):
+        if schema is not None:
+            yield is_valid(record, schema), (schema, record)
+    alone = [k for k in range(COUNT) if schemas[k] is None]
+    for k, record in zip(alone, answers(prog, [requests[k] for k in alone], "--max-batch", 5)):
+        yield record["token_ids"] == got[k]["token_ids"], (record, got[k])
+
+
+def test_alone_and_in_company(prog):
+    """A structured answer is the same in any batch."""
+    rng = random.Random(6)
+    requests = [ask(temperature=1, seed=k, **form(random_schema(rng))) for k in range(12)]
+    full = answers(prog, requests, "--max-batch", 16, "--prefill-chunk", 7)
+    for k in (0, 5, 11):
+        yield answers(prog, [requests[k]], "--max-batch", 1)[0]["token_ids"] == full[k]["token_ids"], k
+
+
+def test_every_way_to_ask(prog):
+    cases = [({"response_format": {"type": "json_object"}}, lambda t: isinstance(json.loads(t), dict)),
+             (form(CITY), lambda t: jsonschema_rs.is_valid(CITY, json.loads(t))),
+             ({"guided_json": CITY}, lambda t: jsonschema_rs.is_valid(CITY, json.loads(t))),
+             ({"guided_json": json.dumps(CITY)}, lambda t: jsonschema_rs.is_valid(CITY, json.loads(t))),
+             ({"json_schema": json.dumps(CITY)}, lambda t: jsonschema_rs.is_valid(CITY, json.loads(t))),
+             ({"structured_outputs": {"json": CITY}}, lambda t: jsonschema_rs.is_valid(CITY, json.loads(t))),
+             ({"structured_outputs": {"json_object": True}}, lambda t: isinstance(json.loads(t), dict)),
+             ({"structured_outputs": {"regex": "[a-z]{3} [0-9]"}}, lambda t: re.fullmatch("[a-z]{3} [0-9]", t)),
+             ({"response_format": {"type": "regex", "regex": "[a-z]{3} [0-9]"}}, lambda t: re.fullmatch("[a-z]{3} [0-9]", t)),
+             ({"guided_regex": "(ab){2,4}"}, lambda t: re.fullmatch("(ab){2,4}", t)),
+             ({"regex": "x[^y]y"}, lambda t: re.fullmatch("x[^y]y", t)),
+             ({"guided_choice": ["Paris", "Rome", "naïve"]}, lambda t: t in ("Paris", "Rome", "naïve")),
+             ({"structured_outputs": {"choice": ["a", "ab"]}}, lambda t: t in ("a", "ab")),
+             ({"guided_grammar": 'root ::= "yes" | "no"'}, lambda t: t in ("yes", "no")),
+             ({"ebnf": 'root ::= [0-9] "," [0-9]'}, lambda t: re.fullmatch("[0-9],[0-9]", t)),
+             ({"structured_outputs": {"grammar": 'start: NAME "=" /[0-9]/\nNAME: /[a-z]{2}/'}}, lambda t: re.fullmatch("[a-z]{2}=[0-9]", t))]
+    for thinking in ({}, {"thinking": {"type": "enabled"}, "thinking_token_budget": 5}):
+        for (fields, good), record in zip(cases, answers(prog, [ask(temperature=1, **{**f, **thinking}) for f, _ in cases])):
+            yield "text" in record and good(record["text"]) and record["finish_reason"] == "stop" and "constrained" not in record, (fields, record)
+            yield bool(record.get("reasoning")) == bool(thinking), (fields, record)
+    raw = answers(prog, [{"prompt": "The sun", "max_tokens": 40, "temperature": 0, "guided_json": CITY}])[0]
+    yield jsonschema_rs.is_valid(CITY, json.loads(raw["text"])), raw
+
+
+def test_white_space_and_order(prog):
+    schema = {"type": "object", "properties": {"b": {"type": "integer"}, "a": {"type": "boolean"}}, "required": ["a", "b"], "additionalProperties": False}
+    got = answers(prog, [ask(temperature=1, seed=k, structured_outputs={"json": schema, "disable_any_whitespace": True, "property_order": "declared"}) for k in range(6)])
+    for r in got:
+        yield re.fullmatch(r'\{"b":-?(0|[1-9]\d*)(\.0+)?([eE][+-]?\d+)?,"a":(true|false)\}', r["text"]), r
+    strict = answers(prog, [ask(temperature=1, seed=k, **form(schema, strict=True)) for k in range(6)])
+    for r in strict:
+        yield list(json.loads(r["text"])) == ["b", "a"], r
+
+
+def test_few_tokens(prog):
+    """The end comes in time where the shortest document fits; told not to, the answer is cut off."""
+    letters = {"type": "object", "properties": {"text": {"type": "string", "minLength": 40}}, "required": ["text"]}
+    for thinking in ({}, {"thinking": {"type": "enabled"}}):
+        for tokens in (20, 40, 80):
+            r = answers(prog, [ask("Count to five.", max_tokens=tokens, **form(CITY), **thinking)])[0]
+            yield is_valid(r, CITY), r
+        r = answers(prog, [ask("Count to five.", max_tokens=100, **form(letters), **thinking)])[0]
+        yield is_valid(r, letters), r
+    cut = answers(prog, [ask(max_tokens=30, structured_outputs={"json": {"type": "array", "items": {"type": "integer"}, "minItems": 40}, "end_in_time": False})])[0]
+    yield cut["finish_reason"] == "length", cut
+
+
+def test_what_stands_beside_a_form(prog):
+    """Penalties, biases, min_tokens, log-probabilities, stop strings."""
+    got = answers(prog, [ask(frequency_penalty=2, repetition_penalty=1.5, **form(CITY)), ask(logit_bias={"1": 100}, **form(CITY)),
+                         ask(min_tokens=30, temperature=1, **form({"type": "string", "minLength": 2})), ask(logprobs=True, top_logprobs=3, **form(CITY)),
+                         ask(stop=["\"city"], **form(CITY)), ask(min_tokens=9, guided_choice=["a", "b"])])
+    yield is_valid(got[0], CITY) and is_valid(got[1], CITY) and len(got[2]["token_ids"]) > 30, got[:3]
+    yield is_valid(got[3], CITY) and len(got[3]["logprobs"]["content"]) == len(got[3]["token_ids"]), got[3]
+    yield got[4]["finish_reason"] == "stop" and '"city' not in got[4]["text"], got[4]
+    yield "min_tokens" in got[5]["error"]["message"] and "token 1 of the answer" in got[5]["error"]["message"], got[5]
+    end = answers(prog, [ask(stop_token_ids=[67], guided_regex="aa+b")])[0]  # 67 is "a": no end before the text is complete
+    yield re.fullmatch("aa+b", end["text"]), end
+    on = answers(prog, [ask(ignore_eos=True, max_tokens=12, guided_choice=["yes"])])[0]
+    yield on["text"] == "yes" and len(on["token_ids"]) == 12, on
+
+
+def test_preemption(prog):
+    """Too small a cache: requests give way, start again and say the same."""
+    rng = random.Random(8)
+    requests = [ask(temperature=1, seed=k, priority=k % 3 - 1, max_tokens=90, **form(random_schema(rng))) for k in range(12)]
+    for a, b in zip(answers(prog, requests, "--max-batch", 8), answers(prog, requests, "--max-batch", 6, "--cache-blocks", 6)):
+        yield a.get("token_ids") == b.get("token_ids"), (a, b)
+
+
+# ---- what was reported of other engines (docs/reports.md)
+
+def report_43_bad_expressions_are_refused(prog):
+    bad = [{"guided_regex": "(a"}, {"guided_regex": "a{3,2}"}, {"guided_regex": "[z-a]"}, {"guided_grammar": 'root ::= "a'}, {"guided_grammar": "root ::= missing"},
+           {"response_format": {"type": "regex", "regex": "(?<=a)b"}}, {"guided_json": {"type": "strin"}}, {"guided_json": {"$ref": "#/$defs/none"}},
+           {"guided_choice": []}, form({"type": "string", "pattern": "("})]
+    for fields, r in zip(bad, answers(prog, [ask(**f) for f in bad])):
+        yield r.get("error", {}).get("code") in ("invalid", "unsupported") and next(iter(fields)) in r["error"]["message"], (fields, r)
+
+
+def report_45_a_token_over_the_end(prog):
+    """Tokens that go on behind the end of the text are not allowed; those that end on it are."""
+    for expression in ("th", "the", "ther", "\\{\"a\":1\\}", " ?json"):
+        for k in range(3):
+            r = answers(prog, [ask(temperature=1, seed=k, guided_regex=expression)])[0]
+            yield re.fullmatch(expression, r["text"]) and r["finish_reason"] == "stop", r
+
+
+def report_48_an_object_without_required(prog):
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "string"}}}
+    for thinking in (OFF, {"type": "enabled"}):
+        for strict in (False, True):
+            r = answers(prog, [ask(temperature=1, max_tokens=80, **{**form(schema, strict=strict), "thinking": thinking})])[0]
+            yield is_valid(r, schema), r
+
+
+def report_49_json_schema_while_thinking(prog):
+    r = answers(prog, [ask(max_tokens=80, **{**form(CITY), "thinking": {"type": "enabled"}})])[0]
+    yield r["reasoning"] and is_valid(r, CITY), r
+
+
+def report_50_json_mode_with_and_without_thinking(prog):
+    for thinking in (OFF, {"type": "enabled"}):
+        r = answers(prog, [ask(max_tokens=80, thinking=thinking, response_format={"type": "json_object"})
+                           if thinking == OFF else {**ask(max_tokens=80, response_format={"type": "json_object"}), "thinking": thinking}])[0]
+        yield bool(r["reasoning"]) == (thinking != OFF) and isinstance(json.loads(r["text"]), dict), r
+
+
+def main():
+    global COUNT
+    a = argparse.ArgumentParser()
+    a.add_argument("--binary", required=True)
+    a.add_argument("--count", type=int, default=COUNT, help="requests of the mixed batches")
+    a.add_argument("--short", action="store_true", help="few of them")
+    a.add_argument("--filter", default="")
+    args = a.parse_args()
+    COUNT = 40 if args.short else args.count
+    count, prog = Count(), Program(args.binary)
+    for test in tests_in(globals(), args.filter, ("test_", "report_")):
+        count.attempt(test, prog)
+    return count.finish()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
