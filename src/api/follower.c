@@ -17,6 +17,15 @@ enum phase {
     PHASE_OVER /* an end id was passed that does not end the answer (ignore_end) */
 };
 
+/* White space that the answer ends with so far. A line break tells that it stands between the tokens of JSON: within a string it would be
+ * escaped. */
+struct blanks {
+    size_t bytes;
+    bool lines;
+};
+#define MOST_BLANKS 64         /* bytes with a line break among them; then something else has to follow */
+#define MOST_BLANKS_INSIDE 256 /* without one: perhaps within a string */
+
 enum work { WORK_NONE, WORK_WAITS, WORK_RUNS, WORK_DONE };
 
 /* Guarded by the crew's lock: work, next, previous. The rest belongs to whoever does the work, between start and wait; otherwise to the
@@ -40,6 +49,7 @@ struct di_follower {
     /* where it stands: all tokens before `known` were read */
     int64_t known;
     enum phase phase;
+    struct blanks blanks;
     struct di_matcher *matcher;
     uint32_t *scratch;
     uint64_t *rows[MOST_ROWS];        /* made when they are needed */
@@ -85,6 +95,18 @@ static di_status fail_inside(struct di_follower *f, int64_t position, const di_e
     return fail_at(f, position, inner->code == DI_ERR_INVALID ? DI_ERR_FORMAT : inner->code, inner->message);
 }
 
+static void count_blanks(struct di_follower *f, int32_t id)
+{
+    struct di_str s = di_vocabulary_token(di_forms_vocabulary(f->forms), (size_t)id);
+    if (!(di_forms_blank(f->forms)[id / 64] >> id % 64 & 1)) {
+        f->blanks = (struct blanks){0};
+        return;
+    }
+    f->blanks.bytes += s.n;
+    for (size_t i = 0; i < s.n; i++)
+        f->blanks.lines = f->blanks.lines || s.p[i] != ' ';
+}
+
 /* Read the token at `position`. */
 static di_status take_token(struct di_follower *f, int64_t position, int32_t id)
 {
@@ -99,7 +121,10 @@ static di_status take_token(struct di_follower *f, int64_t position, int32_t id)
         f->phase = PHASE_OVER;
         return DI_OK;
     }
-    return di_matcher_accept_token(f->matcher, id, &inner) == DI_OK ? DI_OK : fail_inside(f, position, &inner);
+    if (di_matcher_accept_token(f->matcher, id, &inner) != DI_OK)
+        return fail_inside(f, position, &inner);
+    count_blanks(f, id);
+    return DI_OK;
 }
 
 /* ---------------------------------------------------------------- the way to the end */
@@ -301,6 +326,16 @@ static bool mask_of_end(const struct di_follower *f, int64_t position, bool may_
     return true;
 }
 
+/* A model may write white space for ever. */
+static void forbid_blanks(const struct di_follower *f, uint64_t *mask)
+{
+    const uint64_t *blank = di_forms_blank(f->forms);
+    if (!f->form.json || f->blanks.bytes < (f->blanks.lines ? MOST_BLANKS : MOST_BLANKS_INSIDE))
+        return;
+    for (size_t i = 0; i < f->words; i++)
+        mask[i] &= ~blank[i];
+}
+
 static di_status mask_form(struct di_follower *f, int64_t position, uint64_t *mask)
 {
     const struct di_vocabulary *v = di_forms_vocabulary(f->forms);
@@ -315,6 +350,7 @@ static di_status mask_form(struct di_follower *f, int64_t position, uint64_t *ma
         uint64_t low = 2 * i < words ? f->scratch[2 * i] : 0, high = 2 * i + 1 < words ? f->scratch[2 * i + 1] : 0;
         mask[i] = low | high << 32;
     }
+    forbid_blanks(f, mask);
     set_ends(f, mask, may_end);
     for (size_t i = 0; i < f->words && !any; i++)
         any = mask[i] != 0;
@@ -350,6 +386,7 @@ static void follow_guesses(struct di_follower *f)
     enum phase phase = f->phase;
     size_t steps = di_matcher_steps(f->matcher);
     int64_t end_at = f->end_at, look_at = f->look_at;
+    struct blanks blanks = f->blanks;
     for (int i = 1; i < f->n; i++)
         f->masks[i] = NULL;
     for (int i = 1; i < f->n && f->status == DI_OK; i++) {
@@ -360,6 +397,7 @@ static void follow_guesses(struct di_follower *f)
         f->status = make_mask(f, i);
     }
     f->phase = phase;
+    f->blanks = blanks;
     f->end_at = end_at;
     f->look_at = look_at;
     if (di_matcher_steps(f->matcher) > steps)

@@ -21,11 +21,20 @@ struct di_forms {
     pthread_mutex_t lock;
     struct di_vocabulary *vocabulary; /* NULL until the first form */
     int32_t byte_tokens[256];
+    uint64_t *blank;
     struct kept kept[KEPT];
     uint64_t uses;
 };
 
 /* ---------------------------------------------------------------- the vocabulary */
+
+static bool is_blank(struct di_str s)
+{
+    for (size_t i = 0; i < s.n; i++)
+        if (!strchr(" \t\r\n", s.p[i]) || !s.p[i])
+            return false;
+    return s.n > 0;
+}
 
 static bool is_banned(const struct di_text_model *t, size_t id)
 {
@@ -41,11 +50,14 @@ static di_status build_vocabulary(struct di_forms *f, di_error *err)
     if (f->vocabulary)
         return DI_OK;
     struct di_str *tokens = di_calloc(n + 1, sizeof *tokens);
-    CHECK(tokens, err, DI_ERR_MEMORY, "", "out of memory for a vocabulary");
+    if (!f->blank)
+        f->blank = di_calloc(((size_t)f->vocab + 63) / 64, sizeof *f->blank);
+    CHECK(tokens && f->blank, err, DI_ERR_MEMORY, "", "out of memory for a vocabulary");
     for (size_t i = 0; i < n; i++) {
         if (di_tokenizer_is_added(t, (int32_t)i) || is_banned(f->text, i))
             continue;
         tokens[i] = di_tokenizer_token_bytes(t, (int32_t)i);
+        f->blank[i / 64] |= (uint64_t)is_blank(tokens[i]) << i % 64;
         if (tokens[i].n == 1)
             f->byte_tokens[(unsigned char)tokens[i].p[0]] = (int32_t)i;
     }
@@ -58,6 +70,11 @@ out:
 const struct di_vocabulary *di_forms_vocabulary(const struct di_forms *f)
 {
     return f->vocabulary;
+}
+
+const uint64_t *di_forms_blank(const struct di_forms *f)
+{
+    return f->blank;
 }
 
 int32_t di_forms_byte_token(const struct di_forms *f, unsigned char byte)
@@ -148,7 +165,7 @@ di_status di_form_make(struct di_forms *f, const struct di_form_wish *wish, stru
         old = keep(f, digest, g); /* perhaps a second time: whoever compiled the same meanwhile has its own */
         pthread_mutex_unlock(&f->lock);
     }
-    *out = (struct di_form){.grammar = g, .in_time = wish->in_time};
+    *out = (struct di_form){.grammar = g, .json = wish->kind == DI_GRAMMAR_JSON, .in_time = wish->in_time};
 out:
     di_grammar_unref(old);
     return status;
@@ -231,6 +248,7 @@ void di_forms_destroy(struct di_forms *f)
     for (struct kept *k = f->kept; k < f->kept + KEPT; k++)
         di_grammar_unref(k->grammar);
     di_vocabulary_destroy(f->vocabulary);
+    di_free(f->blank);
     pthread_mutex_destroy(&f->lock);
     di_free(f);
 }

@@ -14,6 +14,7 @@ void di_forms_destroy(struct di_forms *f); /* NULL is allowed */
 
 struct di_form {
     struct di_grammar *grammar; /* held; NULL: any answer will do */
+    bool json;                  /* white space counts for nothing but within strings */
     bool in_time;               /* the answer is brought to its end before its tokens are used up */
 };
 
@@ -39,6 +40,8 @@ void di_form_fini(struct di_form *form);
 const struct di_vocabulary *di_forms_vocabulary(const struct di_forms *f);
 /* The token that is this byte, -1: there is none. */
 int32_t di_forms_byte_token(const struct di_forms *f, unsigned char byte);
+/* Bit set of the tokens that are white space of JSON and nothing else, 64 bits a word. */
+const uint64_t *di_forms_blank(const struct di_forms *f);
 const struct di_text_model *di_forms_text(const struct di_forms *f);
 int di_forms_vocab(const struct di_forms *f); /* of the model: its rows of logits have so many */
 
