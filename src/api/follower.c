@@ -7,6 +7,7 @@
 
 #define MOST_ROWS 8      /* of one question: the token to come and guesses behind it */
 #define MARGIN 3         /* tokens more than the shortest end needs, at which the answer is brought to it */
+#define NEAR 64          /* tokens left beside the distance from which on the way to the end is searched for */
 #define LONGEST_END 4096 /* bytes that an end may have to be found */
 #define MOST_AHEAD 24    /* bytes that a search for something nearer to the end may go */
 #define MOST_TRIED 400   /* texts that it may try */
@@ -60,8 +61,8 @@ struct di_follower {
     struct di_ids end; /* decided: these ids follow from position end_at on */
     int64_t end_at;    /* -1: not yet */
     int64_t look_at;   /* tokens left at which the way to the end is looked at again */
-    int64_t last_left, growth;
-    size_t last_distance;
+    int64_t last_left;
+    size_t last_distance, growth;
 };
 
 struct di_follower_crew {
@@ -131,68 +132,91 @@ static di_status take_token(struct di_follower *f, int64_t position, int32_t id)
 
 /* One text behind where the matcher stands that may lead nearer to an end. */
 struct ahead {
+    size_t distance; /* to an end from there, as it is estimated */
     uint16_t n;
+    bool looked_at;
     char bytes[MOST_AHEAD];
     uint64_t follows[4]; /* bytes that may come next, once it was looked at */
 };
 
-/* Looks at all that may follow `a`, which the matcher has taken: the byte that leads nearest to an end, and how near. Printable ones first:
- * white space leads nowhere. */
-static size_t look_behind(struct di_matcher *m, struct ahead *a, char *best)
+/* What a byte leads to. */
+struct behind {
+    size_t distance[256]; /* SIZE_MAX: it may not come, or leads to no end */
+    size_t nearest, farthest;
+    unsigned char best;
+};
+
+/* All that may follow where the matcher stands. Printable bytes are preferred: white space leads nowhere. */
+static void look_behind(struct di_matcher *m, struct behind *b, uint64_t follows[4])
 {
-    size_t nearest = SIZE_MAX;
-    memset(a->follows, 0, sizeof a->follows);
+    memset(follows, 0, 4 * sizeof *follows);
+    b->nearest = SIZE_MAX;
+    b->farthest = 0;
     for (unsigned i = 0; i < 256; i++) {
         unsigned byte = (i + 0x21) & 255;
         char c = (char)byte;
+        b->distance[byte] = SIZE_MAX;
         if (di_matcher_accept_bytes(m, (struct di_str){&c, 1}, NULL) != DI_OK)
             continue;
-        size_t d = di_matcher_distance(m);
+        size_t d = b->distance[byte] = di_matcher_distance(m);
         di_matcher_rollback(m, 1);
-        a->follows[byte / 64] |= (uint64_t)1 << byte % 64;
-        if (d < nearest) {
-            nearest = d;
-            *best = c;
+        follows[byte / 64] |= (uint64_t)1 << byte % 64;
+        b->farthest = d != SIZE_MAX && d > b->farthest ? d : b->farthest;
+        if (d < b->nearest) {
+            b->nearest = d;
+            b->best = (unsigned char)byte;
         }
     }
-    return nearest;
 }
 
-/* Does an earlier text of the same length have the same bytes behind it? Then one of them is enough. */
-static bool is_like_earlier(const struct ahead *list, size_t i)
+/* Does another text of the same length have the same bytes behind it? Then one of them is enough. */
+static bool is_like_another(const struct ahead *list, size_t n, const struct ahead *a)
 {
-    for (size_t k = i; k-- > 0 && list[k].n == list[i].n;)
-        if (memcmp(list[k].follows, list[i].follows, sizeof list[i].follows) == 0)
+    for (const struct ahead *o = list; o < list + n; o++)
+        if (o != a && o->looked_at && o->n == a->n && memcmp(o->follows, a->follows, sizeof a->follows) == 0)
             return true;
     return false;
 }
 
+/* The text that seems to be on the shortest way; the longer one of two. */
+static struct ahead *most_promising(struct ahead *list, size_t n)
+{
+    struct ahead *best = NULL;
+    for (struct ahead *a = list; a < list + n; a++)
+        if (!a->looked_at &&
+            (!best || a->distance + a->n < best->distance + best->n || (a->distance + a->n == best->distance + best->n && a->n > best->n)))
+            best = a;
+    return best;
+}
+
 /* A text that leads nearer to an end than `from` is appended to `path`: mostly a byte. Where the distance is only an estimate (patterns,
- * numbers) it may take several, which are searched breadth first. */
+ * numbers, keys) it may take several, and is searched for. */
 static bool search_nearer(struct di_matcher *m, size_t from, struct ahead *list, struct di_buf *path)
 {
+    struct behind behind;
     size_t n = 1;
-    list[0].n = 0;
-    for (size_t i = 0; i < n; i++) {
-        struct ahead *a = &list[i];
-        char best = 0;
+    list[0] = (struct ahead){.distance = from};
+    for (struct ahead *a; (a = most_promising(list, n));) {
+        a->looked_at = true;
         if (a->n && di_matcher_accept_bytes(m, (struct di_str){a->bytes, a->n}, NULL) != DI_OK)
             continue;
-        size_t nearest = look_behind(m, a, &best);
+        look_behind(m, &behind, a->follows);
         if (a->n)
             di_matcher_rollback(m, 1);
-        if (nearest < from) {
+        if (behind.nearest < from) {
             di_buf_add(path, a->bytes, a->n);
-            di_buf_addc(path, best);
+            di_buf_addc(path, (char)behind.best);
             return true;
         }
-        if (is_like_earlier(list, i))
+        if (is_like_another(list, n, a))
             continue;
         for (unsigned k = 0; k < 256 && n < MOST_TRIED && a->n < MOST_AHEAD; k++) {
             unsigned byte = (k + 0x21) & 255;
-            if (!(a->follows[byte / 64] >> byte % 64 & 1))
+            if (behind.distance[byte] == SIZE_MAX)
                 continue;
             list[n] = *a;
+            list[n].looked_at = false;
+            list[n].distance = behind.distance[byte];
             list[n].bytes[list[n].n++] = (char)byte;
             n++;
         }
@@ -244,19 +268,29 @@ static bool find_end(struct di_follower *f, struct di_ids *ids)
     return found;
 }
 
-/* How fast the end has moved away, in bytes a token: the next token may do so again. */
-static void watch_growth(struct di_follower *f, size_t distance, int64_t left)
+/* How far the next token may move the end away, in bytes: as far as a byte may, or as some token did so far. */
+static size_t possible_growth(struct di_follower *f, size_t distance, int64_t left)
 {
-    if (f->last_left > left && distance > f->last_distance && f->last_distance) {
-        int64_t each = ((int64_t)(distance - f->last_distance) + f->last_left - left - 1) / (f->last_left - left);
+    struct behind behind, comma;
+    uint64_t follows[4];
+    if (f->last_left > left && f->last_distance && distance > f->last_distance) {
+        size_t tokens = (size_t)(f->last_left - left), each = (distance - f->last_distance + tokens - 1) / tokens;
         f->growth = each > f->growth ? each : f->growth;
     }
     f->last_left = left;
     f->last_distance = distance;
+    look_behind(f->matcher, &behind, follows);
+    size_t growth = behind.farthest > distance ? behind.farthest - distance : 0;
+    if (f->form.json && behind.distance[','] != SIZE_MAX && di_matcher_accept_bytes(f->matcher, DI_STR(","), NULL) == DI_OK) {
+        look_behind(f->matcher, &comma, follows); /* a key has to follow, which the distance behind the comma does not count */
+        di_matcher_rollback(f->matcher, 1);
+        growth = comma.nearest != SIZE_MAX && comma.nearest > distance + growth ? comma.nearest - distance : growth;
+    }
+    return growth > f->growth ? growth : f->growth;
 }
 
 /* `left` tokens are left from `position` on, an end id among them. Is it time to go to the end? Then `end` has the way. It is looked at
- * seldom while the end is near and tokens are many. */
+ * seldom while tokens are many. */
 static bool must_end(struct di_follower *f, int64_t position, int64_t left)
 {
     if (f->end_at >= 0)
@@ -264,14 +298,14 @@ static bool must_end(struct di_follower *f, int64_t position, int64_t left)
     if (!f->form.in_time || f->ignore_end || left > f->look_at)
         return false;
     size_t distance = di_matcher_distance(f->matcher);
-    if (distance > LONGEST_END) {
-        f->look_at = left - 1;
-        return false;
-    }
-    watch_growth(f, distance, left);
-    int64_t spare = left - (int64_t)distance - 1 - MARGIN - f->growth;
-    if (spare <= 0) {
-        spare = find_end(f, &f->end) ? left - (int64_t)f->end.n - 1 - MARGIN - f->growth / 2 : left;
+    int64_t spare = left; /* without a way to the end */
+    if (distance <= LONGEST_END) {
+        int64_t margin = 1 + MARGIN;
+        spare = left - (int64_t)distance - NEAR;
+        if (spare <= 0) {
+            margin += (int64_t)possible_growth(f, distance, left) / 2;
+            spare = find_end(f, &f->end) ? left - (int64_t)f->end.n - margin : left;
+        }
         if (spare <= 0) {
             f->end_at = position;
             return true;
