@@ -108,6 +108,7 @@ enum di_row_kind { DI_ROW_TEXT, DI_ROW_IMAGE, DI_ROW_PADDING };
 #define DI_BLOCK_TOKENS 64
 #define DI_RING_ROWS 144 /* 128 + 2*5 + 1 rounded up (spec/dspark.md §4.2); only its last `sliding_window` rows are ever read */
 #define DI_RAW_ROWS 16   /* a pending row and what a step of drafts and the wasted one behind it write (spec/dspark.md §4.4) */
+#define DI_MAX_DRAFTS 5  /* of a request in one step, which the sizes of both follow from */
 struct di_kv_layout {
     int d, di;                                              /* head_dim, index_head_dim */
     size_t window_row_bytes, comp_row_bytes, key_row_bytes; /* packed (528, 288, 68 at full size) or fp32 without q_cache */
@@ -205,6 +206,7 @@ struct di_op_hc_norm {
     const float DI_DEVICE *pre;
     const uint8_t DI_DEVICE *w;
     void DI_DEVICE *y; /* act [m, d] */
+    void DI_DEVICE *u; /* act [m, d], or NULL: nobody needs it */
 };
 /* x[k] = B(post[k]*o + sum_j comb[j,k] x[j]), in place. */
 struct di_op_hc_expand {
@@ -344,6 +346,7 @@ struct di_op_index_select {
 /* Core attention with sink over window and selected compressed rows (spec §5.5), B. K = V. */
 struct di_op_attention {
     int m, heads, d, window, layer, src; /* src -1: window only */
+    bool block; /* every row sees the `window` positions before its chunk and all rows of it, at most DI_MAX_DRAFTS (spec/dspark.md §2.4) */
     float scale;
     const struct di_rows *rows;
     const struct di_kv *kv;
@@ -392,6 +395,22 @@ struct di_op_engram_gate {
     const void DI_DEVICE *kv;
     const float DI_DEVICE *qk;
     const uint8_t DI_DEVICE *kind; /* [m] enum di_row_kind, NULL: all text. The gate of all else is 0 */
+};
+
+/* The Markov head of the draft (spec/dspark.md §2.5): e = embed[ids], logits += head . e, in fp32. */
+struct di_op_markov {
+    int m, vocab, rank;
+    const int32_t DI_DEVICE *ids;          /* [m] the token before; outside of the vocabulary: zeros */
+    const uint8_t DI_DEVICE *embed, *head; /* bf16 [vocab, rank] */
+    void DI_DEVICE *e;                     /* act [m, rank] */
+    float DI_DEVICE *logits;               /* [m, vocab] */
+};
+/* z = w . (h, e), in fp32: the confidence head, before its sigmoid. */
+struct di_op_confidence {
+    int m, d, rank;
+    const void DI_DEVICE *h, *e; /* act [m, d], act [m, rank] */
+    const uint8_t DI_DEVICE *w;  /* bf16 [d + rank] */
+    float DI_DEVICE *z;          /* [m] */
 };
 
 /* Tokens of m rows (sample/sampler.h). The tasks' logits are rows of fp32 [vocab_size] in device memory; parameters, counts and masks that they
@@ -447,6 +466,8 @@ struct di_ops {
     void (*moe)(struct di_backend *be, const struct di_op_moe *d);
     void (*engram_gather)(struct di_backend *be, const struct di_op_engram_gather *d);
     void (*engram_gate)(struct di_backend *be, const struct di_op_engram_gate *d);
+    void (*markov)(struct di_backend *be, const struct di_op_markov *d);
+    void (*confidence)(struct di_backend *be, const struct di_op_confidence *d);
     void (*sample)(struct di_backend *be, const struct di_op_sample *d);
     void (*destroy)(struct di_backend *be);
 };

@@ -178,7 +178,9 @@ static void note(struct di_profile *p, const char *name, double seconds, struct 
     X(quant8)        \
     X(rope_angles)   \
     X(rope)          \
-    X(window_store) X(window_commit) X(compress) X(raw_commit) X(key_store) X(comp_store) X(gather) X(scale) X(index_query) X(engram_gate)
+    X(window_store)  \
+    X(window_commit) \
+    X(compress) X(raw_commit) X(key_store) X(comp_store) X(gather) X(scale) X(index_query) X(engram_gate) X(markov) X(confidence)
 #define COSTED_OPS(X) X(embed) X(hc_mix) X(index_select) X(attention) X(router) X(moe) X(engram_gather)
 
 PLAIN_OPS(PLAIN)

@@ -38,9 +38,6 @@ struct di_core_config {
     const uint64_t *banned; /* bit set of ids that are never sampled (spec/encoding.md §1.6), or NULL; borrowed */
 };
 
-/* The rings keep what a launch with so many drafts and the wasted one behind it overwrite (spec/dspark.md §4.2, §4.4). */
-#define DI_MAX_DRAFTS 5
-
 enum di_end { DI_END_STOP, DI_END_LENGTH, DI_END_CANCELLED, DI_END_DEADLINE, DI_END_ERROR };
 
 /* What became of a request. Times are nanoseconds since its arrival, -1 = it never came so far; with several starts the first one counts.

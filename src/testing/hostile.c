@@ -418,7 +418,7 @@ static const struct field embed_fields[] = {D(embed, ids), F(embed, table, MAPPE
 static const struct field rmsnorm_fields[] = {D(rmsnorm, x), D(rmsnorm, w), D(rmsnorm, y), {0}};
 static const struct field hc_mix_fields[] = {D(hc_mix, x),   D(hc_mix, fn),   D(hc_mix, base), D(hc_mix, scale),
                                              D(hc_mix, pre), D(hc_mix, post), D(hc_mix, comb), {0}};
-static const struct field hc_norm_fields[] = {D(hc_norm, x), D(hc_norm, pre), D(hc_norm, w), D(hc_norm, y), {0}};
+static const struct field hc_norm_fields[] = {D(hc_norm, x), D(hc_norm, pre), D(hc_norm, w), D(hc_norm, y), D(hc_norm, u), {0}};
 static const struct field hc_expand_fields[] = {D(hc_expand, x), D(hc_expand, post), D(hc_expand, comb), D(hc_expand, o), {0}};
 static const struct field hc_mean_fields[] = {D(hc_mean, x), D(hc_mean, y), D(hc_mean, to), {0}};
 static const struct field quant8_fields[] = {D(quant8, x), D(quant8, y), {0}};
@@ -460,6 +460,10 @@ static const struct field engram_gather_fields[] = {
     D(engram_gather, idx), F(engram_gather, table, MAPPED), F(engram_gather, scale, MAPPED), D(engram_gather, e), {0}};
 static const struct field engram_gate_fields[] = {D(engram_gate, x), D(engram_gate, kv), D(engram_gate, qk), D(engram_gate, kind), {0}};
 
+static const struct field markov_fields[] = {D(markov, ids), F(markov, embed, MAPPED), D(markov, head),
+                                             D(markov, e),   D(markov, logits),        {0}};
+static const struct field confidence_fields[] = {D(confidence, h), D(confidence, e), D(confidence, w), D(confidence, z), {0}};
+
 /* X(op, number of experts) */
 #define NETWORK_OPS(X)  \
     X(embed, 0)         \
@@ -481,7 +485,7 @@ static const struct field engram_gate_fields[] = {D(engram_gate, x), D(engram_ga
     X(gather, 0)        \
     X(scale, 0)         \
     X(index_query, 0)   \
-    X(index_select, 0) X(attention, 0) X(router, 0) X(moe, d->n_experts) X(engram_gather, 0) X(engram_gate, 0)
+    X(index_select, 0) X(attention, 0) X(router, 0) X(moe, d->n_experts) X(engram_gather, 0) X(engram_gate, 0) X(markov, 0) X(confidence, 0)
 
 #define CALL(op, n_experts)                                                     \
     static void run_##op(struct di_backend *inner, const void *descriptor)      \

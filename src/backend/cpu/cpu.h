@@ -38,6 +38,12 @@ static inline size_t max2(size_t a, size_t b)
     return a > b ? a : b;
 }
 
+/* Most keys of a row of attention beside those of its window: selected ones, or the others of its block. */
+static inline int di_cpu_more_keys(const struct di_config *c)
+{
+    return c->index_topk > DI_MAX_DRAFTS ? c->index_topk : DI_MAX_DRAFTS;
+}
+
 /* The memory ops, of every instruction set. */
 void *di_cpu_alloc(struct di_backend *be, enum di_memory kind, size_t bytes);
 void di_cpu_release(struct di_backend *be, enum di_memory kind, void *p);

@@ -71,5 +71,7 @@ void ref_router(struct di_backend *be, const struct di_op_router *d);
 void ref_moe(struct di_backend *be, const struct di_op_moe *d);
 void ref_engram_gather(struct di_backend *be, const struct di_op_engram_gather *d);
 void ref_engram_gate(struct di_backend *be, const struct di_op_engram_gate *d);
+void ref_markov(struct di_backend *be, const struct di_op_markov *d);
+void ref_confidence(struct di_backend *be, const struct di_op_confidence *d);
 
 #endif

@@ -132,9 +132,10 @@ void ref_index_select(struct di_backend *be, const struct di_op_index_select *d)
 static int gather_keys(struct di_backend *be, const struct di_op_attention *d, int row, float *keys)
 {
     const struct di_chunk *c = &d->rows->chunks[d->rows->chunk[row]];
-    int32_t p = d->rows->pos[row], from = p - d->window + 1, floor = d->rows->window_floor ? d->rows->window_floor[row] : 0;
+    int32_t floor = d->rows->window_floor ? d->rows->window_floor[row] : 0;
+    int32_t from = (d->block ? c->pos0 : d->rows->pos[row] + 1) - d->window, end = d->block ? c->pos0 + c->n : d->rows->pos[row] + 1;
     int count = 0;
-    for (int32_t w = from > floor ? from : floor; w <= p; w++, count++) {
+    for (int32_t w = from > floor ? from : floor; w < end; w++, count++) {
         const uint8_t *bytes = w >= c->pos0 ? d->window_new + (size_t)(c->row0 + w - c->pos0) * d->kv->layout->window_row_bytes
                                             : di_kv_window_row(d->kv, c->slot, d->layer, w);
         unpack_row(be, di_q8_unpack, bytes, d->d, keys + (size_t)count * (size_t)d->d);
@@ -148,7 +149,7 @@ static int gather_keys(struct di_backend *be, const struct di_op_attention *d, i
 
 void ref_attention(struct di_backend *be, const struct di_op_attention *d)
 {
-    int most = d->window + be->params.config->index_topk;
+    int most = d->window + di_cpu_more_keys(be->params.config);
     float *keys = (float *)di_cpu_of(be)->shared, *p = keys + (size_t)most * (size_t)d->d;
     for (int i = 0; i < d->m; i++) {
         if (di_slot_of_row(d->rows, i) < 0) {

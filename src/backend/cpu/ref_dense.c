@@ -103,6 +103,8 @@ void ref_hc_norm(struct di_backend *be, const struct di_op_hc_norm *d)
                 sum += pre[s] * x[s * d->d + c];
             y[c] = ref_b(be, sum);
         }
+        if (d->u)
+            memcpy((float *)d->u + (size_t)i * (size_t)d->d, y, (size_t)d->d * sizeof *y);
         ref_rmsnorm_row(be, y, d->d, d->eps, d->w, y);
     }
 }
@@ -254,4 +256,36 @@ void ref_rope(struct di_backend *be, const struct di_op_rope *d)
     for (int i = 0; i < d->m; i++)
         for (int h = 0; h < d->heads; h++, x += d->d)
             ref_rope_row(be, x, d->d, d->half, d->cos + (size_t)i * (size_t)d->half, d->sin + (size_t)i * (size_t)d->half, d->inverse);
+}
+
+void ref_markov(struct di_backend *be, const struct di_op_markov *d)
+{
+    (void)be;
+    size_t rank = (size_t)d->rank;
+    for (int i = 0; i < d->m; i++) {
+        float *e = (float *)d->e + (size_t)i * rank, *logits = d->logits + (size_t)i * (size_t)d->vocab;
+        bool none = d->ids[i] < 0 || d->ids[i] >= d->vocab;
+        for (size_t c = 0; c < rank; c++)
+            e[c] = none ? 0.0f : ref_bf16_at(d->embed, (size_t)d->ids[i] * rank + c);
+        for (size_t v = 0; v < (size_t)d->vocab; v++) {
+            double sum = 0;
+            for (size_t c = 0; c < rank; c++)
+                sum += (double)ref_bf16_at(d->head, v * rank + c) * e[c];
+            logits[v] += (float)sum;
+        }
+    }
+}
+
+void ref_confidence(struct di_backend *be, const struct di_op_confidence *d)
+{
+    (void)be;
+    for (int i = 0; i < d->m; i++) {
+        const float *h = (const float *)d->h + (size_t)i * (size_t)d->d, *e = (const float *)d->e + (size_t)i * (size_t)d->rank;
+        double sum = 0;
+        for (int c = 0; c < d->d; c++)
+            sum += (double)ref_bf16_at(d->w, (size_t)c) * h[c];
+        for (int c = 0; c < d->rank; c++)
+            sum += (double)ref_bf16_at(d->w, (size_t)(d->d + c)) * e[c];
+        d->z[i] = (float)sum;
+    }
 }

@@ -57,6 +57,8 @@ const struct di_ops di_cpu_ref_ops = {
     .moe = ref_moe,
     .engram_gather = ref_engram_gather,
     .engram_gate = ref_engram_gate,
+    .markov = ref_markov,
+    .confidence = ref_confidence,
     .sample = ref_sample,
 };
 
@@ -65,7 +67,7 @@ struct di_cpu_scratch di_cpu_ref_scratch(const struct di_backend_params *p)
 {
     const struct di_config *c = p->config;
     size_t m = (size_t)p->max_rows, d = (size_t)c->hidden_size, f = (size_t)c->moe_intermediate_size, hd = (size_t)c->head_dim;
-    size_t heads = (size_t)c->num_attention_heads, groups = (size_t)c->o_groups, most = (size_t)(c->sliding_window + c->index_topk);
+    size_t heads = (size_t)c->num_attention_heads, groups = (size_t)c->o_groups, most = (size_t)(c->sliding_window + di_cpu_more_keys(c));
     size_t engram =
         (size_t)(c->engram_max_ngram_size > 1 ? c->engram_max_ngram_size - 1 : 0) * (size_t)c->engram_n_heads * (size_t)c->engram_head_dim;
     size_t taps = (size_t)c->n_dspark_targets * d;

@@ -26,11 +26,11 @@ struct di_cpu_scratch di_cpu_vector_scratch(const struct di_backend_params *p, e
     index_take(&index_thread, c->index_n_heads, c->index_head_dim, c->index_topk, c->candidate_topk_blocks);
 
     struct vec_arena att = {0}, att_thread = {0}, few = {0};
-    att_row_take(&att, heads, d, c->sliding_window, c->index_topk);
+    att_row_take(&att, heads, d, c->sliding_window, di_cpu_more_keys(c));
     att_tile_take(&att_thread, heads);
-    att_row_take(&att_thread, heads, d, c->sliding_window, c->index_topk);
+    att_row_take(&att_thread, heads, d, c->sliding_window, di_cpu_more_keys(c));
     if (heads <= FEW_HEADS)
-        att_few_take(&few, d, c->sliding_window, c->index_topk);
+        att_few_take(&few, d, c->sliding_window, di_cpu_more_keys(c));
 
     struct vec_arena row = {0}; /* one cache row before packing */
     vec_take(&row, (size_t)(d > c->index_head_dim ? d : c->index_head_dim), sizeof(float));

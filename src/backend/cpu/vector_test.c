@@ -122,6 +122,15 @@ static void test_streams(void **state)
                         be, &(struct di_op_hc_norm){.m = m, .streams = s, .d = d, .eps = 1e-20f, .x = x, .pre = post, .w = w, .y = y}),
                     near_bf16("hc_norm", ref, y, n, 1, 0));
             FOR_ALL(
+                float, u, NOTHING, 4 * n,
+                {
+                    float *y = alloc(4 * n);
+                    be->ops->hc_norm(be, &(struct di_op_hc_norm){
+                                             .m = m, .streams = s, .d = d, .eps = 1e-20f, .x = x, .pre = post, .w = w, .y = y, .u = u});
+                    di_free_aligned(y);
+                },
+                same("hc_norm: what is collapsed", ref, u, 4 * n));
+            FOR_ALL(
                 float, y, NOTHING, 12 * n,
                 be->ops->hc_mean(be, &(struct di_op_hc_mean){.m = m, .streams = s, .d = d, .x = x, .y = y + d, .ld = 3 * d, .to = NULL}),
                 same("hc_mean", ref, y, 12 * n));
@@ -280,6 +289,55 @@ static void test_engram(void **state)
     close_backends();
 }
 
+/* The heads of the draft. A row's bits are its own: alone they are the same. */
+static void test_heads(void **state)
+{
+    static const int shapes_of[][3] = {{16, 64, 70}, {48, 96, 1000}, {256, 512, 333}}; /* rank, d, vocab */
+    (void)state;
+    open_backends(&small);
+    for (size_t s = 0; s < COUNT(shapes_of); s++)
+        for (int m = 1; m <= 13; m += 4) {
+            int rank = shapes_of[s][0], d = shapes_of[s][1], vocab = shapes_of[s][2];
+            size_t n = (size_t)(m * vocab), r = (size_t)(m * rank);
+            uint8_t *embed = bf16_weights((size_t)(vocab * rank), 1), *head = bf16_weights((size_t)(vocab * rank), 1),
+                    *w = bf16_weights((size_t)(d + rank), 1);
+            float *logits = alloc(4 * n), *h = alloc(4 * (size_t)(m * d)), *e = alloc(4 * r), z[13], one[1],
+                  *row = alloc(4 * (size_t)vocab);
+            int32_t ids[13];
+            fill(logits, n, 10);
+            fill_bf16(h, (size_t)(m * d), 2);
+            for (int i = 0; i < m; i++)
+                ids[i] = i == 3 ? -1 : i == 4 ? vocab : (int32_t)(rnd() % (unsigned)vocab);
+            FOR_ALL(float, y, logits, 4 * n, be->ops->markov(be, &(struct di_op_markov){m, vocab, rank, ids, embed, head, e, y}), {
+                near_f32("markov", ref, y, n, 1e-5f, 1e-4f);
+                for (int i = 0; i < m; i++) {
+                    memcpy(row, logits + i * vocab, 4 * (size_t)vocab);
+                    be->ops->markov(be, &(struct di_op_markov){1, vocab, rank, ids + i, embed, head, e + i * rank, row});
+                    same("markov of a row alone", y + i * vocab, row, 4 * (size_t)vocab);
+                }
+            });
+            for (int i = 0; i < m; i++) {
+                float sum = 0;
+                for (int c = 0; c < rank; c++)
+                    sum += fabsf(e[i * rank + c]);
+                assert_int_equal(sum == 0, ids[i] < 0 || ids[i] >= vocab);
+            }
+            FOR_ALL(float, y, z, 4 * (size_t)m, be->ops->confidence(be, &(struct di_op_confidence){m, d, rank, h, e, w, y}), {
+                near_f32("confidence", ref, y, (size_t)m, 1e-4f, 1e-3f);
+                be->ops->confidence(be, &(struct di_op_confidence){1, d, rank, h + (m - 1) * d, e + (m - 1) * rank, w, one});
+                same("confidence of a row alone", y + m - 1, one, sizeof one);
+            });
+            di_free_aligned(embed);
+            di_free_aligned(head);
+            di_free_aligned(w);
+            di_free_aligned(logits);
+            di_free_aligned(h);
+            di_free_aligned(e);
+            di_free_aligned(row);
+        }
+    close_backends();
+}
+
 /* A step without rows: no op looks at anything. */
 static void test_no_rows(void **state)
 {
@@ -310,6 +368,8 @@ static void test_no_rows(void **state)
         ops->comp_store(be, &(struct di_op_comp_store){.d = 512, .half = 32, .rows = &rows, .kv = &kv});
         ops->gather(be, &(struct di_op_gather){.width = 64});
         ops->scale(be, &(struct di_op_scale){0});
+        ops->markov(be, &(struct di_op_markov){.vocab = 64, .rank = 48});
+        ops->confidence(be, &(struct di_op_confidence){.d = 64, .rank = 48});
         ops->index_query(be, &(struct di_op_index_query){.heads = 32, .d = 128, .half = 32});
         ops->index_select(be,
                           &(struct di_op_index_select){.heads = 32, .d = 128, .topk = 512, .rows = &rows, .kv = &kv, .cand_blocks = 64});
@@ -326,9 +386,9 @@ static void test_no_rows(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_norm_and_embed), cmocka_unit_test(test_quant8),  cmocka_unit_test(test_rope),
-        cmocka_unit_test(test_streams),        cmocka_unit_test(test_hc_mix),  cmocka_unit_test(test_sigmoid_and_sinkhorn),
-        cmocka_unit_test(test_engram),         cmocka_unit_test(test_no_rows),
+        cmocka_unit_test(test_norm_and_embed), cmocka_unit_test(test_quant8), cmocka_unit_test(test_rope),
+        cmocka_unit_test(test_streams),        cmocka_unit_test(test_hc_mix), cmocka_unit_test(test_sigmoid_and_sinkhorn),
+        cmocka_unit_test(test_engram),         cmocka_unit_test(test_heads),  cmocka_unit_test(test_no_rows),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
