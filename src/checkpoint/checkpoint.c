@@ -225,6 +225,7 @@ static bool in_vision(const char *name)
 static di_status check_tensor(struct loader *ld, const struct di_inventory_item *item, const struct di_inventory_tensor *t)
 {
     struct di_checkpoint *ck = ld->ck;
+    di_error *err = item->part == DI_PART_DRAFT ? &ck->draft_fault : ld->err;
     struct di_buf want = {0}, have = {0};
     di_status status = DI_OK;
     const struct place key = {t->name, 0, NULL}, *p = ld->n_found ? bsearch(&key, ld->found, ld->n_found, sizeof key, by_name) : NULL;
@@ -235,16 +236,16 @@ static di_status check_tensor(struct loader *ld, const struct di_inventory_item 
             return DI_OK;
     }
     di_tensor_describe(&want, t->dtype, t->ndim, t->shape);
-    TRY(di_buf_ok(&want, ld->err));
-    CHECK(is || (item->part != DI_PART_DRAFT && item->part != DI_PART_VISION), ld->err, DI_ERR_NOT_FOUND, ck->dir,
+    TRY(di_buf_ok(&want, err));
+    CHECK(is || (item->part != DI_PART_DRAFT && item->part != DI_PART_VISION), err, DI_ERR_NOT_FOUND, ck->dir,
           "tensor %s (%s) is missing: the %s tensors are there only in part", t->name, want.p, di_part_name(item->part));
-    CHECK(is, ld->err, DI_ERR_NOT_FOUND, ck->dir, "tensor %s (%s) is missing", t->name, want.p);
+    CHECK(is, err, DI_ERR_NOT_FOUND, ck->dir, "tensor %s (%s) is missing", t->name, want.p);
     di_tensor_describe(&have, is->dtype, is->ndim, is->shape);
-    TRY(di_buf_ok(&have, ld->err));
-    CHECK(is->dtype == t->dtype, ld->err, DI_ERR_FORMAT, ck->shards[p->shard].path,
-          "tensor %s has the wrong dtype: it is %s, %s was expected", t->name, have.p, want.p);
-    CHECK(false, ld->err, DI_ERR_FORMAT, ck->shards[p->shard].path, "tensor %s has the wrong shape: it is %s, %s was expected", t->name,
-          have.p, want.p);
+    TRY(di_buf_ok(&have, err));
+    CHECK(is->dtype == t->dtype, err, DI_ERR_FORMAT, ck->shards[p->shard].path, "tensor %s has the wrong dtype: it is %s, %s was expected",
+          t->name, have.p, want.p);
+    CHECK(false, err, DI_ERR_FORMAT, ck->shards[p->shard].path, "tensor %s has the wrong shape: it is %s, %s was expected", t->name, have.p,
+          want.p);
 out:
     di_buf_fini(&want);
     di_buf_fini(&have);
@@ -255,11 +256,14 @@ static di_status check_item(void *ctx, const struct di_inventory_item *item)
 {
     struct loader *ld = ctx;
     di_status status = DI_OK;
-    if ((item->part == DI_PART_DRAFT && !ld->ck->has_draft) || (item->part == DI_PART_VISION && !ld->ck->has_vision))
+    bool draft = item->part == DI_PART_DRAFT;
+    if ((draft && !ld->ck->has_draft) || (item->part == DI_PART_VISION && !ld->ck->has_vision))
         return DI_OK;
     for (int i = 0; i < item->n_stored && status == DI_OK; i++)
         status = check_tensor(ld, item, &item->stored[i]);
-    return status;
+    if (draft && status != DI_OK)
+        ld->ck->has_draft = false; /* what is wrong is noted */
+    return draft ? DI_OK : status;
 }
 
 static di_status check_inventory(struct loader *ld)
@@ -269,9 +273,16 @@ static di_status check_inventory(struct loader *ld)
         ck->has_draft = ck->has_draft || (ck->config.num_nextn_predict_layers > 0 && in_draft(ld->found[i].name));
         ck->has_vision = ck->has_vision || (ck->config.has_vision && in_vision(ld->found[i].name));
     }
+    if (ck->config.num_nextn_predict_layers > 0 && !ck->has_draft)
+        (void)di_fail(&ck->draft_fault, DI_ERR_NOT_FOUND, ck->dir, "the checkpoint has no tensors of a draft (mtp.*)");
     di_status status = di_inventory_each(&ck->config, check_item, ld);
     for (size_t i = 0; status == DI_OK && i < ld->n_found; i++) {
         ck->n_extra += !ld->wanted[i];
+        if (!ld->wanted[i] && ck->has_draft && in_draft(ld->found[i].name)) {
+            (void)di_fail(&ck->draft_fault, DI_ERR_FORMAT, ck->dir, "tensor %.100s is no part of the draft that config.json describes",
+                          ld->found[i].name);
+            ck->has_draft = false;
+        }
         if (!ld->wanted[i] && ck->has_vision && in_vision(ld->found[i].name))
             status = di_fail(ld->err, DI_ERR_FORMAT, ck->dir, "tensor %.100s is no part of the vision tower that config.json describes",
                              ld->found[i].name);

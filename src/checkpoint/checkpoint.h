@@ -14,14 +14,15 @@ struct di_checkpoint {
     const struct di_tensor **tensors; /* all, sorted by name; names are bare */
     size_t count;
     size_t n_extra;             /* tensors that no part of the model asks for */
-    bool has_draft, has_vision; /* the tensors of that group are there */
+    bool has_draft, has_vision; /* the tensors of that group are there; of the draft, as they should be */
+    di_error draft_fault;       /* why the draft cannot be used; DI_OK: it can */
 };
 
 /* Opens every shard named by the index (or the single model.safetensors), reading headers only. Checks: each tensor of the expected
  * inventory (di_inventory_*) is present once with the right dtype and shape; tensors that the index names but the shard lacks, that a shard
- * holds but the index does not name, and duplicates each get their own sentence. The draft (mtp.*) and vision (vision.*, aligner.*,
- * image_*) tensors may be absent as a group, not in part. Unknown extra tensors are ignored but counted, except in a vision group that the
- * config describes (spec/vision.md §12). Accepts the optional prefix "model." (spec §3.3). Shard names are plain file names in `dir`.
+ * holds but the index does not name, and duplicates each get their own sentence. The vision tensors (vision.*, aligner.*, image_*)
+ * may be absent as a group, not in part. What is wrong with those of the draft (mtp.*), which no answer needs, fails nothing: `draft_fault`
+ * says it. Unknown extra tensors are ignored but counted, except in a vision group that the config describes (spec/vision.md §12). Accepts the optional prefix "model." (spec §3.3). Shard names are plain file names in `dir`.
  * 96,085 tensors open in well under 2 s. On failure nothing needs closing. */
 di_status di_checkpoint_open(const char *dir, struct di_checkpoint *ck, di_error *err);
 void di_checkpoint_close(struct di_checkpoint *ck);

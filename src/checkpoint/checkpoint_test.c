@@ -233,16 +233,20 @@ static struct di_tensor *pick(struct di_tensor *list, size_t n, const char *name
 
 typedef size_t (*edit_fn)(struct di_tensor *list, size_t n);
 
-static void edit_shard(edit_fn edit)
+static void edit_file(const char *file, edit_fn edit)
 {
     struct di_safetensors st;
-    assert_int_equal(di_safetensors_open(in_dir(SHARD2), &st, NULL), DI_OK);
+    assert_int_equal(di_safetensors_open(in_dir(file), &st, NULL), DI_OK);
     struct di_tensor *list = di_calloc(st.count + 1, sizeof *list);
     memcpy(list, st.tensors, st.count * sizeof *list);
     size_t n = edit(list, st.count);
-    assert_int_equal(di_safetensors_write(in_dir(SHARD2), list, n, NULL), DI_OK);
+    assert_int_equal(di_safetensors_write(in_dir(file), list, n, NULL), DI_OK);
     di_free(list);
     di_safetensors_close(&st);
+}
+static void edit_shard(edit_fn edit)
+{
+    edit_file(SHARD2, edit);
 }
 
 static void expect(di_status want, const char *sentence)
@@ -467,10 +471,76 @@ static void single_file(void **state)
     assert_int_equal(di_checkpoint_open(dir, &ck, &err), DI_OK);
     assert_true(!ck.has_draft && !ck.has_vision && ck.n_extra == 0);
     di_checkpoint_close(&ck);
-    write_single(keep_some_draft, "");
-    expect(DI_ERR_NOT_FOUND, "is missing: the draft tensors are there only in part");
     write_single(keep_some_vision, "");
     expect(DI_ERR_NOT_FOUND, "is missing: the vision tensors are there only in part");
+}
+
+/* ---------------------------------------------------------------- drafts that are not used */
+
+#define MARKOV "mtp.2.markov_head.head.weight"
+
+static size_t drop_scale(struct di_tensor *list, size_t n)
+{
+    *pick(list, n, "mtp.1.attn.wq_a.scale") = list[n - 1];
+    return n - 1;
+}
+static size_t reshape_markov(struct di_tensor *list, size_t n)
+{
+    struct di_tensor *t = pick(list, n, MARKOV);
+    int64_t rows = t->shape[0];
+    t->shape[0] = t->shape[1];
+    t->shape[1] = rows;
+    return n;
+}
+static size_t retype_markov(struct di_tensor *list, size_t n)
+{
+    pick(list, n, MARKOV)->dtype = DI_DT_F16;
+    return n;
+}
+static size_t add_gate(struct di_tensor *list, size_t n)
+{
+    list[n] = *pick(list, n, MARKOV);
+    list[n].name = DI_STR("mtp.2.markov_head.gate.weight");
+    return n + 1;
+}
+
+/* An answer needs no draft: the checkpoint is opened, and says what is wrong. */
+static void expect_fault(di_status want, const char *sentence)
+{
+    struct di_checkpoint ck;
+    di_error err = {0};
+    if (di_checkpoint_open(dir, &ck, &err) != DI_OK)
+        fail_msg("%s", err.message);
+    if (ck.has_draft || ck.draft_fault.code != want || !strstr(ck.draft_fault.message, sentence))
+        fail_msg("\"%s\" (%s) lacks \"%s\"", ck.draft_fault.message, di_status_name(ck.draft_fault.code), sentence);
+    di_checkpoint_close(&ck);
+}
+
+static void damaged_drafts(void **state)
+{
+    static const struct {
+        edit_fn edit;
+        di_status status;
+        const char *sentence;
+    } cases[] = {
+        {drop_scale, DI_ERR_NOT_FOUND, "tensor mtp.1.attn.wq_a.scale ("},
+        {drop_scale, DI_ERR_NOT_FOUND, "is missing: the draft tensors are there only in part"},
+        {reshape_markov, DI_ERR_FORMAT, "tensor " MARKOV " has the wrong shape"},
+        {retype_markov, DI_ERR_FORMAT, "tensor " MARKOV " has the wrong dtype"},
+        {add_gate, DI_ERR_FORMAT, "tensor mtp.2.markov_head.gate.weight is no part of the draft that config.json describes"},
+    };
+    (void)state;
+    copy_model();
+    unlink(in_dir("model.safetensors.index.json"));
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        write_single(keep_all, "");
+        edit_file("model.safetensors", cases[i].edit);
+        expect_fault(cases[i].status, cases[i].sentence);
+    }
+    write_single(keep_some_draft, "");
+    expect_fault(DI_ERR_NOT_FOUND, "is missing: the draft tensors are there only in part");
+    write_single(keep_text, "");
+    expect_fault(DI_ERR_NOT_FOUND, "the checkpoint has no tensors of a draft (mtp.*)");
 }
 
 static void extras_are_counted(void **state)
@@ -505,9 +575,11 @@ static void no_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(published_totals), cmocka_unit_test(published_parameters), cmocka_unit_test(inventory_stops),
-        cmocka_unit_test(models_open),      cmocka_unit_test(damaged_tensors),      cmocka_unit_test(damaged_index),
-        cmocka_unit_test(damaged_files),    cmocka_unit_test(single_file),          cmocka_unit_test(extras_are_counted),
+        cmocka_unit_test(published_totals), cmocka_unit_test(published_parameters),
+        cmocka_unit_test(inventory_stops),  cmocka_unit_test(models_open),
+        cmocka_unit_test(damaged_tensors),  cmocka_unit_test(damaged_index),
+        cmocka_unit_test(damaged_files),    cmocka_unit_test(single_file),
+        cmocka_unit_test(damaged_drafts),   cmocka_unit_test(extras_are_counted),
         cmocka_unit_test(no_memory),
     };
     return cmocka_run_group_tests_name("checkpoint", tests, make_dir, remove_dir);
