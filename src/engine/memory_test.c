@@ -46,6 +46,7 @@ static void the_plan_is_what_is_allocated(void **state)
         {NULL, {.batch = 1, .chunk = 2048, .blocks = 30000, .states = 4000, .context = 64}}, /* snapshots, rows of a step */
         {NULL, {.batch = 2, .chunk = 16, .blocks = 20000, .context = 65536, .no_reuse = true}},
         {"ref", {.batch = 3, .chunk = 33, .states = 1, .context = 1000}},
+        {"ref", {.batch = 3, .chunk = 2000, .states = 1, .drafts = 1, .context = 2000}},
     };
     struct di_config c;
     assert_int_equal(di_config_load(MODEL, &c, NULL), DI_OK);
@@ -59,8 +60,12 @@ static void the_plan_is_what_is_allocated(void **state)
                                         .drafts = s->drafts,
                                         .context = s->context,
                                         .no_reuse = s->no_reuse};
-        struct di_model_params params = {
-            .max_rows = di_core_max_rows(&config), .max_context = s->context, .threads = 1, .isa = cases[i].isa, .token_map = map};
+        struct di_model_params params = {.max_rows = di_core_max_rows(&config),
+                                         .max_context = s->context,
+                                         .threads = 1,
+                                         .isa = cases[i].isa,
+                                         .drafts = s->drafts > 0,
+                                         .token_map = map};
         di_memory_plan of_model = {0}, of_core = {0};
         struct di_model *model;
         struct di_core *core;

@@ -4,17 +4,30 @@
 
 /* ---------------------------------------------------------------- buffers */
 
-/* Lay out the buffers behind `base` (NULL: only count). One line an array: name, values a row, bytes a value. */
-static size_t lay_out(const struct di_backend *be, int max_rows, uint8_t DI_DEVICE *base, struct di_pass_buffers *b,
-                      void DI_DEVICE **row_block)
+/* One line an array: name, values a row, bytes a value. */
+struct array {
+    void *field; /* address of a pointer */
+    size_t values, bytes;
+};
+
+static size_t place_arrays(const struct array *arrays, size_t n, size_t rows, uint8_t DI_DEVICE *base, size_t at)
+{
+    for (size_t i = 0; i < n; i++) {
+        void DI_DEVICE *p = base ? base + at : NULL;
+        memcpy(arrays[i].field, &p, sizeof p);
+        at += (rows * arrays[i].values * arrays[i].bytes + 63) & ~(size_t)63;
+    }
+    return at;
+}
+
+size_t di_pass_lay_out(const struct di_backend *be, int max_rows, bool drafts, uint8_t DI_DEVICE *base, struct di_pass_buffers *b,
+                       void DI_DEVICE **row_block)
 {
     const struct di_config *c = be->params.config;
     size_t m = (size_t)max_rows, act = be->ops->act_bytes, d = (size_t)c->hidden_size, s = (size_t)c->hc_mult, hd = (size_t)c->head_dim;
     size_t half = (size_t)c->qk_rope_head_dim / 2, ngrams = c->n_engram ? (size_t)c->engram_max_ngram_size - 1 : 0;
-    const struct {
-        void *field; /* address of a pointer */
-        size_t values, bytes;
-    } arrays[] = {
+    size_t taps = drafts ? (size_t)c->n_dspark_targets * d : 0, ekv = (s + 1) * d, rank = (size_t)c->dspark_markov_rank;
+    const struct array arrays[] = {
         {&b->x, s * d, act},
         {&b->n, d, act},
         {&b->nq, d, act},
@@ -42,7 +55,7 @@ static size_t lay_out(const struct di_backend *be, int max_rows, uint8_t DI_DEVI
         {&b->experts, (size_t)c->num_experts_per_tok, 4},
         {&b->expert_weights, (size_t)c->num_experts_per_tok, 4},
         {&b->e, ngrams * (size_t)c->engram_n_heads * (size_t)c->engram_head_dim, act},
-        {&b->ekv, (s + 1) * d, act},
+        {&b->ekv, ekv > taps ? ekv : taps, act},
         {&b->cos_main, half, 4},
         {&b->sin_main, half, 4},
         {&b->cos_comp, half, 4},
@@ -51,22 +64,22 @@ static size_t lay_out(const struct di_backend *be, int max_rows, uint8_t DI_DEVI
         {&b->group[0].sin, half, 4},
         {&b->group[1].cos, half, 4},
         {&b->group[1].sin, half, 4},
+        {&b->features, taps, act},
+    };
+    const struct array heads[] = {
+        {&b->draft.h, d, act}, {&b->draft.n, d, act}, {&b->draft.e, rank, act}, {&b->draft.logits, (size_t)c->vocab_size, 4},
+        {&b->draft.z, 1, 4},   {&b->draft.ids, 1, 4},
     };
     *row_block = base;
-    size_t at = di_step_rows_bytes(c, max_rows);
-    for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) {
-        void DI_DEVICE *p = base ? base + at : NULL;
-        memcpy(arrays[i].field, &p, sizeof p);
-        at += (m * arrays[i].values * arrays[i].bytes + 63) & ~(size_t)63;
-    }
-    return at;
+    size_t at = place_arrays(arrays, sizeof arrays / sizeof *arrays, m, base, di_step_rows_bytes(c, max_rows));
+    return drafts ? place_arrays(heads, sizeof heads / sizeof *heads, DI_DRAFT_ROWS, base, at) : at;
 }
 
-size_t di_forward_bytes(const struct di_backend *be, int max_rows)
+size_t di_forward_bytes(const struct di_backend *be, int max_rows, bool drafts)
 {
     struct di_pass_buffers ignored;
     void *block;
-    return lay_out(be, max_rows, NULL, &ignored, &block);
+    return di_pass_lay_out(be, max_rows, drafts, NULL, &ignored, &block);
 }
 
 void di_pass_trace(struct di_pass *x, const char *name, int layer, void DI_DEVICE *data, size_t row_bytes, const int32_t DI_DEVICE *counts)
@@ -86,7 +99,7 @@ static void rope_angles(struct di_pass *x, int m, const int32_t DI_DEVICE *pos, 
         x->be, &(struct di_op_rope_angles){.m = m, .half = x->c->qk_rope_head_dim / 2, .pos = pos, .freq = freq, .cos = cos, .sin = sin});
 }
 
-static void row_angles(struct di_pass *x)
+void di_pass_row_angles(struct di_pass *x)
 {
     const struct di_pass_buffers *b = &x->b;
     const struct di_rows *rows = &x->set->rows;
@@ -120,7 +133,7 @@ static void keep_tails(struct di_pass *x)
         return;
     gather_kept(x, x->c->hc_mult * x->c->hidden_size, &x->b.x, &x->b.ekv);
     gather_kept(x, x->c->hidden_size, &x->b.n, &x->b.y);
-    row_angles(x);
+    di_pass_row_angles(x);
 }
 
 /* ---------------------------------------------------------------- layers */
@@ -130,26 +143,46 @@ static void keep_features(struct di_pass *x, int l)
 {
     const struct di_config *c = x->c;
     int width = c->n_dspark_targets * c->hidden_size;
-    for (int t = 0; x->step->features && t < c->n_dspark_targets; t++)
+    for (int t = 0; x->b.features && t < c->n_dspark_targets; t++)
         if (c->dspark_target_layer_ids[t] == l)
             x->ops->hc_mean(x->be, &(struct di_op_hc_mean){
                                        .m = x->set->rows.m,
                                        .streams = c->hc_mult,
                                        .d = c->hidden_size,
                                        .x = x->b.x,
-                                       .y = (char DI_DEVICE *)x->step->features + (size_t)(t * c->hidden_size) * x->ops->act_bytes,
+                                       .y = (char DI_DEVICE *)x->b.features + (size_t)(t * c->hidden_size) * x->ops->act_bytes,
                                        .ld = width,
                                        .to = x->set->kept,
                                    });
 }
 
+static size_t stream_bytes(const struct di_pass *x)
+{
+    return (size_t)(x->c->hc_mult * x->c->hidden_size) * x->ops->act_bytes;
+}
+
 /* Lagged hyper-connections: a site collapses with the `pre` of the site before it and hands its own to the next (spec §5.1). */
+void di_pass_layer(struct di_pass *x, const struct di_layer *w)
+{
+    const struct di_pass_buffers *b = &x->b;
+    int l = w->ring;
+    di_site_hc_mix(x, w->hc_attn.fn, w->hc_attn.base, w->hc_attn.scale, b->pre_attn);
+    di_site_attention(x, w);
+    di_site_hc_expand(x);
+    di_pass_trace(x, "streams_attn", l, b->x, stream_bytes(x), NULL);
+    di_site_hc_mix(x, w->hc_ffn.fn, w->hc_ffn.base, w->hc_ffn.scale, b->pre_ffn);
+    di_site_hc_norm(x, b->pre_attn, w->ffn_norm);
+    di_site_moe(x, w);
+    di_site_hc_expand(x);
+    di_pass_trace(x, "streams", l, b->x, stream_bytes(x), NULL);
+    di_pass_trace(x, "pre", l, b->pre_ffn, (size_t)x->c->hc_mult * sizeof(float), NULL);
+}
+
 static void run_layer(struct di_pass *x, int l)
 {
     const struct di_layer *w = &x->m->layers[l];
     const struct di_pass_buffers *b = &x->b;
-    size_t streams = (size_t)(x->c->hc_mult * x->c->hidden_size) * x->ops->act_bytes;
-    di_pass_trace(x, "layer_in", l, b->x, streams, NULL);
+    di_pass_trace(x, "layer_in", l, b->x, stream_bytes(x), NULL);
     if (w->engram_table >= 0)
         di_site_engram(x, w);
     keep_features(x, l);
@@ -158,18 +191,8 @@ static void run_layer(struct di_pass *x, int l)
         di_site_compressor(x, w);
     if (l == x->rows.tail_layer)
         keep_tails(x);
-    if (x->set->rows.m == 0)
-        return;
-    di_site_hc_mix(x, w->hc_attn.fn, w->hc_attn.base, w->hc_attn.scale, b->pre_attn);
-    di_site_attention(x, w);
-    di_site_hc_expand(x);
-    di_pass_trace(x, "streams_attn", l, b->x, streams, NULL);
-    di_site_hc_mix(x, w->hc_ffn.fn, w->hc_ffn.base, w->hc_ffn.scale, b->pre_ffn);
-    di_site_hc_norm(x, b->pre_attn, w->ffn_norm);
-    di_site_moe(x, w);
-    di_site_hc_expand(x);
-    di_pass_trace(x, "streams", l, b->x, streams, NULL);
-    di_pass_trace(x, "pre", l, b->pre_ffn, (size_t)x->c->hc_mult * sizeof(float), NULL);
+    if (x->set->rows.m > 0)
+        di_pass_layer(x, w);
 }
 
 /* What the head reads: the rows that want logits, in `y` until the next step. */
@@ -192,12 +215,14 @@ di_status di_model_launch(struct di_model *m, const struct di_step *step, di_err
 {
     struct di_pass x = {.m = m, .c = m->c, .be = m->be, .ops = m->be->ops, .step = step, .eps = (float)m->c->rms_norm_eps};
     void DI_DEVICE *row_block;
-    lay_out(m->be, m->params.max_rows, m->activations, &x.b, &row_block);
+    di_pass_lay_out(m->be, m->params.max_rows, m->params.drafts, m->activations, &x.b, &row_block);
+    if (step->features || !m->params.drafts)
+        x.b.features = step->features;
     di_status status = di_step_rows_send(m, step, row_block, &x.rows, err);
     x.set = &x.rows.all;
     if (status != DI_OK || x.set->rows.m == 0)
         return status;
-    row_angles(&x);
+    di_pass_row_angles(&x);
     group_angles(&x);
     x.ops->embed(x.be, &(struct di_op_embed){.m = x.set->rows.m,
                                              .streams = m->c->hc_mult,
@@ -208,6 +233,8 @@ di_status di_model_launch(struct di_model *m, const struct di_step *step, di_err
                                              .pre = x.b.pre_ffn});
     for (int l = 0; l < m->c->num_hidden_layers && x.set->rows.m > 0; l++)
         run_layer(&x, l);
+    if (m->params.drafts && x.set->rows.m > 0)
+        di_pass_draft_context(&x);
     if (step->n_logits > 0)
         keep_logit_rows(&x);
     return DI_OK;

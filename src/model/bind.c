@@ -21,6 +21,7 @@ void di_layer_shape(const struct di_config *c, int l, struct di_layer *out)
                                                               : DI_CAND_FILTER,
         .rope = c->compress_ratios[l] ? DI_ROPE_COMPRESS : DI_ROPE_MAIN,
         .engram_table = draft ? -1 : c->layer_engram[l],
+        .is_stage = draft,
     };
 }
 
@@ -76,7 +77,13 @@ static const struct binding {
     [DI_TENSOR_ENGRAM_WKV] = {.home = DI_HOME_PACKED, .field = LAYER(engram.wkv)},
     [DI_TENSOR_ENGRAM_Q] = {.home = DI_HOME_PRODUCT, .field = LAYER(engram.qk)},
     [DI_TENSOR_ENGRAM_K] = {.home = DI_HOME_FACTOR, .field = LAYER(engram.qk)},
-    /* The rest stays in the file: vision, and what stages of the draft have beside what layers have. */
+    [DI_TENSOR_DRAFT_MAIN_PROJ] = {.home = DI_HOME_PACKED, .field = LAYER(draft.main_proj)},
+    [DI_TENSOR_DRAFT_MAIN_NORM] = {.home = DI_HOME_COPIED, .field = LAYER(draft.main_norm)},
+    [DI_TENSOR_DRAFT_NORM] = {.home = DI_HOME_COPIED, .field = LAYER(draft.norm)},
+    [DI_TENSOR_DRAFT_MARKOV_EMBED] = {.home = DI_HOME_MAPPED, .field = LAYER(draft.markov_embed)},
+    [DI_TENSOR_DRAFT_MARKOV_HEAD] = {.home = DI_HOME_COPIED, .field = LAYER(draft.markov_head)},
+    [DI_TENSOR_DRAFT_CONFIDENCE] = {.home = DI_HOME_COPIED, .field = LAYER(draft.proj)},
+    /* The rest stays in the file: vision. */
 };
 
 /* Where a tensor lives, and what it takes there. */
@@ -95,10 +102,10 @@ static struct di_weight matrix_of(const struct di_config *c, const struct di_inv
         .type = types[item->encoding], .n = (int)item->n, .k = (int)item->k, .groups = bindings[item->id].grouped ? c->o_groups : 1};
 }
 
-static struct place place_of(const struct di_config *c, const struct di_backend *be, const struct di_inventory_item *item)
+static struct place place_of(const struct di_config *c, const struct di_backend *be, bool drafts, const struct di_inventory_item *item)
 {
-    /* Stages of the draft have the tensors of a layer, but no layer to bind them to yet. */
-    struct place p = {.home = item->part == DI_PART_DRAFT ? DI_HOME_FILE : bindings[item->id].home, .bytes = di_inventory_bytes(item)};
+    bool unused = item->part == DI_PART_DRAFT && !drafts;
+    struct place p = {.home = unused ? DI_HOME_FILE : bindings[item->id].home, .bytes = di_inventory_bytes(item)};
     if (p.home == DI_HOME_PACKED) {
         p.matrix = matrix_of(c, item);
         size_t packed = be->ops->weight_bytes(be, &p.matrix);
@@ -125,13 +132,14 @@ static uint64_t rope_bytes(const struct di_config *c)
 struct adder {
     const struct di_config *c;
     const struct di_backend *be;
+    bool drafts;
     struct di_weight_sums *out;
 };
 
 static di_status add_item(void *ctx, const struct di_inventory_item *item)
 {
     struct adder *p = ctx;
-    struct place place = place_of(p->c, p->be, item);
+    struct place place = place_of(p->c, p->be, p->drafts, item);
     struct di_home_sum *sum = &p->out->home[place.home][item->part];
     sum->tensors++;
     sum->file_bytes += di_inventory_bytes(item);
@@ -142,11 +150,11 @@ static di_status add_item(void *ctx, const struct di_inventory_item *item)
     return DI_OK;
 }
 
-void di_bind_sums(const struct di_config *c, const struct di_backend *be, struct di_weight_sums *out)
+void di_bind_sums(const struct di_config *c, const struct di_backend *be, bool drafts, struct di_weight_sums *out)
 {
     *out = (struct di_weight_sums){.region_bytes = 2 * rope_bytes(c), .staging_bytes = rope_bytes(c)};
     out->home[DI_HOME_COPIED][DI_PART_ATTENTION].bytes = 2 * rope_bytes(c);
-    (void)di_inventory_each(c, add_item, &(struct adder){c, be, out}); /* add_item cannot fail */
+    (void)di_inventory_each(c, add_item, &(struct adder){c, be, drafts, out}); /* add_item cannot fail */
 }
 
 /* ---------------------------------------------------------------- plan */
@@ -167,34 +175,42 @@ static struct di_home_sum sum_up(const struct di_weight_sums *s, unsigned homes,
     return sum;
 }
 
-static void plan_layers(const struct di_config *c, di_memory_plan *plan)
+static int count_layers(const struct di_config *c, bool drafts)
 {
-    const uint64_t layers = (uint64_t)c->num_hidden_layers, experts = (uint64_t)c->n_routed_experts;
-    di_memory_region r = {.group = DI_GROUP_WEIGHTS,
-                          .place = DI_PLACE_HOST,
-                          .name = "layer tables",
-                          .count = layers,
-                          .unit_bytes = sizeof(struct di_layer) + experts * sizeof(struct di_expert)};
+    return c->num_hidden_layers + (drafts ? c->num_nextn_predict_layers : 0);
+}
+
+static void plan_layers(const struct di_config *c, bool drafts, di_memory_plan *plan)
+{
+    uint64_t bytes = 0;
+    for (int l = 0; l < count_layers(c, drafts); l++) {
+        struct di_layer layer;
+        di_layer_shape(c, l, &layer);
+        bytes += sizeof layer + (uint64_t)layer.n_experts * sizeof(struct di_expert);
+    }
+    di_memory_region r = {.group = DI_GROUP_WEIGHTS, .place = DI_PLACE_HOST, .name = "layer tables", .count = 1, .unit_bytes = bytes};
     di_plan_add(plan, &r, "where each tensor is");
 }
 
-void di_bind_plan(const struct di_config *c, const struct di_backend *be, di_memory_plan *plan)
+void di_bind_plan(const struct di_config *c, const struct di_backend *be, bool drafts, di_memory_plan *plan)
 {
     static const struct {
         const char *name;
         di_memory_place place;
         unsigned homes, parts;
     } regions[] = {
-        {"matrices", DI_PLACE_DEVICE, HOME(PACKED), ~0u},
-        {"vectors", DI_PLACE_DEVICE, HOME(COPIED) | HOME(PRODUCT) | HOME(FACTOR), ~0u},
-        {"matrices in place", DI_PLACE_MAPPED, HOME(MAPPED), ~(PART(EMBED) | PART(ENGRAM_TABLE))},
+        {"matrices", DI_PLACE_DEVICE, HOME(PACKED), ~PART(DRAFT)},
+        {"vectors", DI_PLACE_DEVICE, HOME(COPIED) | HOME(PRODUCT) | HOME(FACTOR), ~PART(DRAFT)},
+        {"matrices in place", DI_PLACE_MAPPED, HOME(MAPPED), ~(PART(EMBED) | PART(ENGRAM_TABLE) | PART(DRAFT))},
+        {"draft", DI_PLACE_DEVICE, HOME(PACKED) | HOME(COPIED), PART(DRAFT)},
+        {"draft in place", DI_PLACE_MAPPED, HOME(MAPPED), PART(DRAFT)},
         {"embedding", DI_PLACE_MAPPED, HOME(MAPPED), PART(EMBED)},
         {"engram tables", DI_PLACE_MAPPED, HOME(MAPPED), PART(ENGRAM_TABLE)},
         {"draft", DI_PLACE_FILE, HOME(FILE), PART(DRAFT)},
         {"vision", DI_PLACE_FILE, HOME(FILE), PART(VISION)},
     };
     struct di_weight_sums sums;
-    di_bind_sums(c, be, &sums);
+    di_bind_sums(c, be, drafts, &sums);
     for (size_t i = 0; i < sizeof regions / sizeof *regions; i++) {
         struct di_home_sum sum = sum_up(&sums, regions[i].homes, regions[i].parts);
         bool in_file = regions[i].place == DI_PLACE_FILE;
@@ -205,7 +221,7 @@ void di_bind_plan(const struct di_config *c, const struct di_backend *be, di_mem
                                     .unit_bytes = in_file ? sum.file_bytes : sum.bytes};
         di_plan_add(plan, &r, "%llu tensor%s%s", (unsigned long long)sum.tensors, sum.tensors == 1 ? "" : "s", in_file ? ", not used" : "");
     }
-    plan_layers(c, plan);
+    plan_layers(c, drafts, plan);
 }
 
 /* ---------------------------------------------------------------- loading */
@@ -323,7 +339,7 @@ static di_status load_item(void *ctx, const struct di_inventory_item *item)
 {
     struct loader *ld = ctx;
     struct di_model *m = ld->m;
-    struct place p = place_of(m->c, m->be, item);
+    struct place p = place_of(m->c, m->be, m->params.drafts, item);
     const struct di_tensor *stored[2] = {0};
     if (p.home == DI_HOME_FILE)
         return DI_OK;
@@ -365,11 +381,11 @@ static di_status load_rope(struct loader *ld)
 static di_status make_layers(struct di_model *m, di_error *err)
 {
     const struct di_config *c = m->c;
-    size_t n = (size_t)c->num_hidden_layers;
+    int n = count_layers(c, m->params.drafts);
     di_status status = DI_OK;
-    m->layers = di_arena_alloc(&m->arena, n * sizeof *m->layers);
+    m->layers = di_arena_alloc(&m->arena, (size_t)n * sizeof *m->layers);
     CHECK(m->layers, err, DI_ERR_MEMORY, "", "out of memory for the layer table");
-    for (int l = 0; l < c->num_hidden_layers; l++) {
+    for (int l = 0; l < n; l++) {
         struct di_layer *layer = &m->layers[l];
         di_layer_shape(c, l, layer);
         layer->experts = di_arena_alloc(&m->arena, (size_t)layer->n_experts * sizeof *layer->experts);

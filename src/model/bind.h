@@ -23,9 +23,9 @@ struct di_weight_sums {
     } home[DI_HOME_COUNT][DI_PART_COUNT];
     uint64_t region_bytes, staging_bytes; /* staging: of what is copied or multiplied the largest, while it is loaded */
 };
-void di_bind_sums(const struct di_config *c, const struct di_backend *be, struct di_weight_sums *out);
+void di_bind_sums(const struct di_config *c, const struct di_backend *be, bool drafts, struct di_weight_sums *out);
 /* Append what di_bind_load will fill, and what stays in the files or is read there. */
-void di_bind_plan(const struct di_config *c, const struct di_backend *be, di_memory_plan *plan);
+void di_bind_plan(const struct di_config *c, const struct di_backend *be, bool drafts, di_memory_plan *plan);
 
 /* Bind every tensor to its field: makes m->layers, fills m->weights, which has region_bytes. File pages that are not needed any
  * more are given back. Calls the model's progress. */

@@ -15,14 +15,14 @@
 static const char *const models[] = {"models/nano", "tests/data/vectors/tiny_a", "tests/data/vectors/tiny_d"};
 #define MODELS (sizeof models / sizeof *models)
 
-static struct di_model *open_model(const char *dir, const char *isa)
+static struct di_model *open_model(const char *dir, const char *isa, bool drafts)
 {
     struct di_config c;
     struct di_model *m;
     di_error err = {0};
     assert_int_equal(di_config_load(dir, &c, NULL), DI_OK);
     int32_t *map = calloc((size_t)c.vocab_size, sizeof *map); /* the hashes do not matter here */
-    struct di_model_params p = {.max_rows = 4, .max_context = 64, .threads = 1, .isa = isa, .token_map = map};
+    struct di_model_params p = {.max_rows = 4, .max_context = 64, .threads = 1, .isa = isa, .drafts = drafts, .token_map = map};
     assert_true(di_numerics_by_name("bf16", &p.numerics));
     if (di_model_open(dir, &p, &m, &err) != DI_OK)
         fail_msg("%s: %s: %s", dir, err.where, err.message);
@@ -31,29 +31,31 @@ static struct di_model *open_model(const char *dir, const char *isa)
 }
 
 struct counts {
-    uint64_t items, left, bytes;
+    uint64_t items, draft, vision, bytes;
 };
 
 static di_status count_item(void *ctx, const struct di_inventory_item *item)
 {
     struct counts *n = ctx;
     n->items++;
-    n->left += item->part == DI_PART_DRAFT || item->part == DI_PART_VISION;
+    n->draft += item->part == DI_PART_DRAFT;
+    n->vision += item->part == DI_PART_VISION;
     n->bytes += di_inventory_bytes(item);
     return DI_OK;
 }
 
-/* Only draft and vision stay in the file; tables are mapped, and with the reference, which reads the file's format, matrices are. */
+/* Only vision, and the draft of a model without, stay in the file; tables are mapped, and with the reference, which reads the file's format, matrices are. */
 static void every_tensor_has_a_home(void **state)
 {
     (void)state;
-    for (size_t i = 0; i < 2 * MODELS; i++) {
-        struct di_model *m = open_model(models[i / 2], i % 2 ? "ref" : NULL);
+    for (size_t i = 0; i < 4 * MODELS; i++) {
+        bool drafts = i / 2 % 2;
+        struct di_model *m = open_model(models[i / 4], i % 2 ? "ref" : NULL, drafts);
         struct di_weight_sums p;
         struct counts n = {0};
         struct di_home_sum sum[DI_HOME_COUNT] = {0}, all = {0};
         di_inventory_each(m->c, count_item, &n);
-        di_bind_sums(m->c, m->be, &p);
+        di_bind_sums(m->c, m->be, drafts, &p);
         for (int k = 0; k < DI_HOME_COUNT * DI_PART_COUNT; k++) {
             const struct di_home_sum *one = &p.home[k / DI_PART_COUNT][k % DI_PART_COUNT];
             struct di_home_sum *to[] = {&sum[k / DI_PART_COUNT], &all};
@@ -65,7 +67,7 @@ static void every_tensor_has_a_home(void **state)
         }
         assert_int_equal(all.tensors, n.items);
         assert_int_equal(all.file_bytes, n.bytes);
-        assert_int_equal(sum[DI_HOME_FILE].tensors, n.left);
+        assert_int_equal(sum[DI_HOME_FILE].tensors, n.vision + (drafts ? 0 : n.draft));
         assert_int_equal(sum[DI_HOME_FILE].bytes, 0);
         assert_int_equal(sum[DI_HOME_MAPPED].bytes, sum[DI_HOME_MAPPED].file_bytes);
         assert_int_equal(p.region_bytes, all.bytes - sum[DI_HOME_MAPPED].bytes);
@@ -74,16 +76,25 @@ static void every_tensor_has_a_home(void **state)
         if (i % 2)
             assert_int_equal(sum[DI_HOME_PACKED].tensors, 0);
         else
-            assert_int_equal(sum[DI_HOME_MAPPED].tensors, 1 + m->c->n_engram);
+            assert_int_equal(sum[DI_HOME_MAPPED].tensors, 1 + m->c->n_engram + drafts); /* markov_head.embed */
         assert_int_equal(m->weight_bytes, p.region_bytes);
         di_model_close(m);
     }
 }
 
+/* "layers.%d.x" is "mtp.%d.x" of the stages, which count on behind the layers. */
+static void name_tensor(const struct di_model *m, const char *fmt, int l, int expert, char name[96])
+{
+    char stage[96];
+    bool is_stage = l >= m->c->num_hidden_layers;
+    snprintf(stage, sizeof stage, "mtp%s", fmt + (is_stage ? strlen("layers") : 0));
+    snprintf(name, 96, is_stage ? stage : fmt, is_stage ? l - m->c->num_hidden_layers : l, expert);
+}
+
 static void check_vector(const struct di_model *m, const void *at, const char *fmt, int l)
 {
     char name[96];
-    snprintf(name, sizeof name, fmt, l);
+    name_tensor(m, fmt, l, 0, name);
     const struct di_tensor *t = di_checkpoint_find(&m->ck, name);
     const char *from = m->weights;
     if (!t || (const char *)at < from || (const char *)at + t->bytes > from + m->weight_bytes || (uintptr_t)at % 64)
@@ -95,7 +106,7 @@ static void check_vector(const struct di_model *m, const void *at, const char *f
 static void check_matrix(const struct di_model *m, const struct di_weight *w, int n, int k, const char *fmt, int l, int expert)
 {
     char name[96], weight[112];
-    snprintf(name, sizeof name, fmt, l, expert);
+    name_tensor(m, fmt, l, expert, name);
     snprintf(weight, sizeof weight, "%s.weight", name);
     const struct di_tensor *t = di_checkpoint_find(&m->ck, weight);
     if (!t || w->data != t->data || w->n != n || w->k != k || !w->packed)
@@ -168,13 +179,27 @@ static void check_engram(const struct di_model *m, int l)
     }
 }
 
+static void check_heads(const struct di_model *m)
+{
+    const struct di_config *c = m->c;
+    int first = c->num_hidden_layers, last = first + c->num_nextn_predict_layers - 1, d = c->hidden_size;
+    check_matrix(m, &m->layers[first].draft.main_proj, d, c->n_dspark_targets * d, "layers.%d.main_proj", first, 0);
+    check_vector(m, m->layers[first].draft.main_norm, "layers.%d.main_norm.weight", first);
+    check_vector(m, m->layers[last].draft.norm, "layers.%d.norm.weight", last);
+    check_vector(m, m->layers[last].draft.markov_head, "layers.%d.markov_head.head.weight", last);
+    check_vector(m, m->layers[last].draft.proj, "layers.%d.confidence_head.proj.weight", last);
+    assert_ptr_equal(m->layers[last].draft.markov_embed,
+                     di_checkpoint_findf(&m->ck, "mtp.%d.markov_head.embed.weight", last - first)->data);
+}
+
 static void every_field_is_bound(void **state)
 {
     (void)state;
     for (size_t i = 0; i < MODELS; i++) {
-        struct di_model *m = open_model(models[i], NULL);
-        for (int l = 0; l < m->c->num_hidden_layers; l++)
+        struct di_model *m = open_model(models[i], NULL, true);
+        for (int l = 0; l < m->c->num_hidden_layers + m->c->num_nextn_predict_layers; l++)
             check_layer(m, l);
+        check_heads(m);
         for (int e = 0; e < m->c->n_engram; e++)
             check_engram(m, m->c->engram_layer_ids[e]);
         check_matrix(m, &m->head, m->c->vocab_size, m->c->hidden_size, "head", 0, 0);
@@ -215,7 +240,7 @@ static void shapes(void **state)
         assert_int_equal(w.n_experts, c.dspark_n_routed_experts);
         assert_int_equal(w.k, c.dspark_num_experts_per_tok);
         assert_true(w.ratio == 0 && w.kv_source == -1 && w.engram_table == -1 && w.rope == DI_ROPE_MAIN);
-        assert_true(!w.is_kv_source && !w.is_index_source && w.candidates == DI_CAND_NONE);
+        assert_true(!w.is_kv_source && !w.is_index_source && w.candidates == DI_CAND_NONE && w.is_stage);
     }
 }
 

@@ -1,5 +1,6 @@
 /* Opening a checkpoint with a back end. Where its tensors go: bind.c. */
 #include "model/bind.h"
+#include "model/draft.h"
 
 #include <stdio.h>
 
@@ -25,7 +26,7 @@ di_status di_model_plan(const struct di_config *c, const struct di_model_params 
     plan->context = params->max_context;
     plan->max_rows = params->max_rows;
     snprintf(plan->arithmetic, sizeof plan->arithmetic, "%s", be->bits);
-    di_bind_plan(c, be, plan);
+    di_bind_plan(c, be, params->drafts, plan);
     di_checkpoint_plan(c, plan);
     di_memory_region r = {.group = DI_GROUP_WEIGHTS,
                           .place = DI_PLACE_HOST,
@@ -33,8 +34,10 @@ di_status di_model_plan(const struct di_config *c, const struct di_model_params 
                           .count = c->n_engram ? (uint64_t)c->vocab_size : 0,
                           .unit_bytes = sizeof(int32_t)};
     di_plan_add(plan, &r, "compressed ids, for the engrams");
-    r = (di_memory_region){
-        .group = DI_GROUP_ACTIVATIONS, .name = "activations", .count = 1, .unit_bytes = di_forward_bytes(be, params->max_rows)};
+    r = (di_memory_region){.group = DI_GROUP_ACTIVATIONS,
+                           .name = "activations",
+                           .count = 1,
+                           .unit_bytes = di_forward_bytes(be, params->max_rows, params->drafts)};
     di_plan_add(plan, &r, "of a step of %d rows", params->max_rows);
     r = (di_memory_region){.group = DI_GROUP_ACTIVATIONS,
                            .place = DI_PLACE_HOST,
@@ -53,7 +56,7 @@ di_status di_model_plan(const struct di_config *c, const struct di_model_params 
 static di_status load_weights(struct di_model *m, di_error *err)
 {
     struct di_weight_sums sums;
-    di_bind_sums(m->c, m->be, &sums);
+    di_bind_sums(m->c, m->be, m->params.drafts, &sums);
     m->weight_bytes = sums.region_bytes;
     m->weights = m->be->ops->alloc(m->be, DI_MEMORY_WEIGHTS, m->weight_bytes);
     if (!m->weights)
@@ -92,12 +95,14 @@ di_status di_model_open(const char *dir, const struct di_model_params *params, s
     m->c = &m->ck.config;
     CHECK(params->max_rows > 0 && params->max_context > 0 && params->max_context <= m->c->max_position_embeddings, err, DI_ERR_INVALID,
           "context", "the context must be between 1 and the model's %lld tokens", (long long)m->c->max_position_embeddings);
+    if (params->drafts)
+        TRY(di_draft_check(&m->ck, err));
     struct di_backend_params bp = backend_params(m->c, params);
     TRY(create_backend(params, &bp, &m->be, err));
     TRY(di_checkpoint_digest(&m->ck, DI_DIGEST_WHOLE, m->digest, err));
     TRY(load_engram_tables(m, params->token_map, err));
     TRY(load_weights(m, err));
-    size_t activation_bytes = di_forward_bytes(m->be, params->max_rows);
+    size_t activation_bytes = di_forward_bytes(m->be, params->max_rows, params->drafts);
     m->activations = di_device_alloc(m->be, activation_bytes);
     m->row_staging = di_staging_alloc(m->be, di_step_rows_bytes(m->c, params->max_rows));
     CHECK(m->activations && m->row_staging, err, DI_ERR_MEMORY, "", "out of memory for %zu bytes of activations", activation_bytes);

@@ -20,6 +20,7 @@ struct di_layer {
     enum di_candidates candidates; /* of an index source */
     enum di_rope rope;             /* of its queries and windows */
     int engram_table;              /* -1: none */
+    bool is_stage; /* of the draft: the rows of a block see each other and leave nothing in the ring, which has the context's */
 
     const uint8_t DI_DEVICE *attn_norm, *ffn_norm, *q_norm, *kv_norm; /* bf16 vectors */
     struct di_weight wq_a, wq_b, wkv, wo_a, wo_b;
@@ -44,14 +45,20 @@ struct di_layer {
         struct di_weight wkv;
         const float DI_DEVICE *qk; /* q_weight * k_weight, [streams, hidden] */
     } engram;
+    struct {
+        struct di_weight main_proj;
+        const uint8_t DI_DEVICE *main_norm;                                /* both: of the first stage */
+        const uint8_t DI_DEVICE *norm, *markov_embed, *markov_head, *proj; /* of the last; bf16, proj: the confidence head */
+    } draft;
 };
 
 struct di_model_params {
-    int max_rows;        /* rows of one step */
+    int max_rows;        /* rows of one step, and of the blocks that are drafted together */
     int64_t max_context; /* tokens of one request, at most max_position_embeddings */
     int threads;         /* 0 = all processors */
     const char *isa;     /* NULL = best */
     struct di_numerics numerics;
+    bool drafts; /* load the draft (draft.h): steps leave its context in the rings. Refused by name if the checkpoint has no such draft */
     /* Creates what it computes on; NULL: di_backend_cpu_create. */
     di_status (*backend)(const struct di_backend_params *p, struct di_backend **out, di_error *err);
     const int32_t *token_map; /* engram token map [vocab_size] (src/text/token_map.h); copied. May be NULL if the config has no engram */
@@ -66,7 +73,7 @@ struct di_model {
     uint8_t digest[DI_DIGEST_BYTES];
     struct di_model_params params;
     struct di_backend *be;
-    struct di_layer *layers;
+    struct di_layer *layers; /* with drafts the stages behind the backbone's */
     const uint8_t DI_DEVICE *embed, *norm;
     struct di_weight head;
     void DI_DEVICE *weights; /* one region of all that is packed, copied or derived (bind.h) */
@@ -150,8 +157,8 @@ void di_layer_shape(const struct di_config *c, int l, struct di_layer *out);
 void di_rope_freq_main(const struct di_config *c, float *freq);
 void di_rope_freq_compress(const struct di_config *c, float *freq);
 
-/* Bytes of the integers of a step of max_rows rows, and of its activations with a copy of those. */
+/* Bytes of the integers of a step of max_rows rows, and of its activations with a copy of those; with the draft's. */
 size_t di_step_rows_bytes(const struct di_config *c, int max_rows);
-size_t di_forward_bytes(const struct di_backend *be, int max_rows);
+size_t di_forward_bytes(const struct di_backend *be, int max_rows, bool drafts);
 
 #endif

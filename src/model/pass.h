@@ -1,5 +1,5 @@
-/* One pass through the network, private to rows.c (the integers of a step), sites.c (the sub-layers) and backbone.c (the layers, taps and
- * head that they make up). Each file reads like the specification and uses nothing but the op table. */
+/* One pass through the network, private to rows.c (the integers of a step), sites.c (the sub-layers), backbone.c (the layers, taps and head
+ * that they make up) and draft.c (the draft, of the same sub-layers). Each file reads like the specification and uses nothing but the op table. */
 #ifndef DI_MODEL_PASS_H
 #define DI_MODEL_PASS_H
 
@@ -45,12 +45,25 @@ struct di_pass_buffers {
     void DI_DEVICE *latent, *key, *iq, *iw;
     int32_t DI_DEVICE *sel, *sel_n, *cand, *cand_n, *experts;
     float DI_DEVICE *expert_weights;
-    void DI_DEVICE *e, *ekv;                                    /* ekv also takes the streams of the kept rows */
+    void DI_DEVICE *e, *ekv; /* ekv also takes the streams of the kept rows, and what the draft reads of them */
     float DI_DEVICE *cos_main, *sin_main, *cos_comp, *sin_comp; /* of rows */
     struct {
         float DI_DEVICE *cos, *sin;
-    } group[2]; /* of closed groups, by ratio - 1 */
+    } group[2];               /* of closed groups, by ratio - 1 */
+    void DI_DEVICE *features; /* with drafts: the taps, by rows of the step */
+    struct {
+        void DI_DEVICE *h, *n, *e; /* what the heads read; embedded tokens */
+        float DI_DEVICE *logits, *z;
+        int32_t DI_DEVICE *ids;
+    } draft; /* of DI_DRAFT_ROWS rows */
 };
+
+/* Rows of blocks whose heads are computed together. */
+#define DI_DRAFT_ROWS 32
+
+/* Lay out the buffers behind `base` (NULL: only count); the integers of a step come first, at *row_block. */
+size_t di_pass_lay_out(const struct di_backend *be, int max_rows, bool drafts, uint8_t DI_DEVICE *base, struct di_pass_buffers *b,
+                       void DI_DEVICE **row_block);
 
 struct di_pass {
     struct di_model *m;
@@ -67,7 +80,25 @@ struct di_pass {
 /* Let a trace look at [set rows, row_bytes]; counts: entries used of each row of a list, or NULL. */
 void di_pass_trace(struct di_pass *x, const char *name, int layer, void DI_DEVICE *data, size_t row_bytes, const int32_t DI_DEVICE *counts);
 
+/* ---------------------------------------------------------------- layers: backbone.c */
+
+/* cos and sin of the rows that are computed now. */
+void di_pass_row_angles(struct di_pass *x);
+/* A layer behind the norm of its input: both sites. */
+void di_pass_layer(struct di_pass *x, const struct di_layer *w);
+
+/* ---------------------------------------------------------------- draft: draft.c */
+
+/* The context rows of all stages (spec/dspark.md §2.3), from the taps of this step to the rings. */
+void di_pass_draft_context(struct di_pass *x);
+
 /* ---------------------------------------------------------------- sites: sites.c */
+
+void di_site_linear(struct di_pass *x, int m, const struct di_weight *w, const void DI_DEVICE *in, void DI_DEVICE *out);
+/* The input of a class R linear: quantised into `space`, or as it is. */
+const void DI_DEVICE *di_site_linear_input(struct di_pass *x, int k, const void DI_DEVICE *in, void DI_DEVICE *space);
+/* kv -> window: the window rows of this layer. */
+void di_site_window(struct di_pass *x, const struct di_layer *w);
 
 /* Hyper-connections (spec §5.2): the three mixing results of a site; n = norm of the streams collapsed with `pre`; streams += y. */
 void di_site_hc_mix(struct di_pass *x, const float DI_DEVICE *fn, const float DI_DEVICE *base, const float DI_DEVICE *scale,

@@ -8,7 +8,7 @@ static int rows_of(const struct di_pass *x)
     return x->set->rows.m;
 }
 
-static void linear(struct di_pass *x, int m, const struct di_weight *w, const void DI_DEVICE *in, void DI_DEVICE *out)
+void di_site_linear(struct di_pass *x, int m, const struct di_weight *w, const void DI_DEVICE *in, void DI_DEVICE *out)
 {
     x->ops->linear(x->be, &(struct di_op_linear){.m = m, .w = w, .x = in, .y = out});
 }
@@ -23,8 +23,7 @@ static void quant8(struct di_pass *x, int k, const void DI_DEVICE *in, void DI_D
     x->ops->quant8(x->be, &(struct di_op_quant8){rows_of(x), k, in, out});
 }
 
-/* The input of a class R linear: quantised into `space`, or as it is. */
-static const void DI_DEVICE *linear_input(struct di_pass *x, int k, const void DI_DEVICE *in, void DI_DEVICE *space)
+const void DI_DEVICE *di_site_linear_input(struct di_pass *x, int k, const void DI_DEVICE *in, void DI_DEVICE *space)
 {
     if (!x->be->params.numerics.q_linear)
         return in;
@@ -89,7 +88,7 @@ void di_site_engram(struct di_pass *x, const struct di_layer *w)
                                      .table = w->engram.table,
                                      .scale = w->engram.scale,
                                      .e = x->b.e});
-    linear(x, m, &w->engram.wkv, linear_input(x, columns * c->engram_head_dim, x->b.e, x->b.e), x->b.ekv);
+    di_site_linear(x, m, &w->engram.wkv, di_site_linear_input(x, columns * c->engram_head_dim, x->b.e, x->b.e), x->b.ekv);
     x->ops->engram_gate(x->be, &(struct di_op_engram_gate){.m = m,
                                                            .streams = c->hc_mult,
                                                            .d = c->hidden_size,
@@ -122,7 +121,7 @@ static void store_groups(struct di_pass *x, const struct di_layer *w, const stru
                                                      .gate = b->comp_gate,
                                                      .w = w->compressor.norm,
                                                      .latent = b->latent});
-    linear(x, g->n, &w->indexer.wk, b->latent, b->key);
+    di_site_linear(x, g->n, &w->indexer.wk, b->latent, b->key);
     x->ops->key_store(x->be, &(struct di_op_key_store){.n_closed = g->n,
                                                        .d = c->index_head_dim,
                                                        .half = half,
@@ -156,7 +155,7 @@ void di_site_compressor(struct di_pass *x, const struct di_layer *w)
         linear_f32(x, &w->compressor.wkv, b->n, b->comp_kv);
         linear_f32(x, &w->compressor.wgate, b->n, b->comp_gate);
     } else {
-        linear(x, rows_of(x), &w->compressor.wkv, b->n, b->kv);
+        di_site_linear(x, rows_of(x), &w->compressor.wkv, b->n, b->kv);
     }
     if (g->n > 0)
         store_groups(x, w, g);
@@ -176,11 +175,11 @@ static void indexer(struct di_pass *x, const struct di_layer *w, const void DI_D
     const struct di_pass_buffers *b = &x->b;
     const struct di_trace *t = x->step->trace;
     int m = rows_of(x), heads = c->index_n_heads, d = c->index_head_dim;
-    linear(x, m, &w->indexer.wq_b, qr, b->iq);
+    di_site_linear(x, m, &w->indexer.wq_b, qr, b->iq);
     x->ops->index_query(
         x->be, &(struct di_op_index_query){
                    .m = m, .heads = heads, .d = d, .half = c->qk_rope_head_dim / 2, .q = b->iq, .cos = b->cos_comp, .sin = b->sin_comp});
-    linear(x, m, &w->indexer.weights_proj, b->n, b->iw);
+    di_site_linear(x, m, &w->indexer.weights_proj, b->n, b->iw);
     float factor = (float)(1.0 / sqrt((double)d) / sqrt((double)heads));
     x->ops->scale(x->be, &(struct di_op_scale){(int64_t)m * heads, factor, b->iw});
     x->ops->index_select(x->be, &(struct di_op_index_select){.m = m,
@@ -208,8 +207,17 @@ static void indexer(struct di_pass *x, const struct di_layer *w, const void DI_D
         di_pass_trace(x, "scores", w->ring, t->scores, (size_t)t->scores_ld * sizeof *t->scores, NULL);
 }
 
+struct angles {
+    const float DI_DEVICE *cos, *sin;
+};
+static struct angles angles_of(const struct di_pass *x, const struct di_layer *w)
+{
+    const struct di_pass_buffers *b = &x->b;
+    return w->rope == DI_ROPE_COMPRESS ? (struct angles){b->cos_comp, b->sin_comp} : (struct angles){b->cos_main, b->sin_main};
+}
+
 /* Rotate the heads in place. */
-static void rope(struct di_pass *x, bool inverse, void DI_DEVICE *heads, const float DI_DEVICE *cos, const float DI_DEVICE *sin)
+static void rope(struct di_pass *x, bool inverse, void DI_DEVICE *heads, struct angles r)
 {
     const struct di_config *c = x->c;
     x->ops->rope(x->be, &(struct di_op_rope){.m = rows_of(x),
@@ -218,8 +226,22 @@ static void rope(struct di_pass *x, bool inverse, void DI_DEVICE *heads, const f
                                              .half = c->qk_rope_head_dim / 2,
                                              .inverse = inverse,
                                              .x = heads,
-                                             .cos = cos,
-                                             .sin = sin});
+                                             .cos = r.cos,
+                                             .sin = r.sin});
+}
+
+void di_site_window(struct di_pass *x, const struct di_layer *w)
+{
+    struct angles r = angles_of(x, w);
+    x->ops->window_store(x->be, &(struct di_op_window_store){.m = rows_of(x),
+                                                             .d = x->c->head_dim,
+                                                             .half = x->c->qk_rope_head_dim / 2,
+                                                             .eps = x->eps,
+                                                             .kv = x->b.kv,
+                                                             .w = w->kv_norm,
+                                                             .cos = r.cos,
+                                                             .sin = r.sin,
+                                                             .rows = x->b.window});
 }
 
 void di_site_attention(struct di_pass *x, const struct di_layer *w)
@@ -227,25 +249,16 @@ void di_site_attention(struct di_pass *x, const struct di_layer *w)
     const struct di_config *c = x->c;
     const struct di_pass_buffers *b = &x->b;
     int m = rows_of(x), heads = c->num_attention_heads, d = c->head_dim;
-    bool compress = w->rope == DI_ROPE_COMPRESS;
-    const float DI_DEVICE *cos = compress ? b->cos_comp : b->cos_main, *sin = compress ? b->sin_comp : b->sin_main;
-    const void DI_DEVICE *nq = linear_input(x, c->hidden_size, b->n, b->nq);
-    linear(x, m, &w->wq_a, nq, b->qr);
-    linear(x, m, &w->wkv, nq, b->kv);
-    x->ops->window_store(x->be, &(struct di_op_window_store){.m = m,
-                                                             .d = d,
-                                                             .half = c->qk_rope_head_dim / 2,
-                                                             .eps = x->eps,
-                                                             .kv = b->kv,
-                                                             .w = w->kv_norm,
-                                                             .cos = cos,
-                                                             .sin = sin,
-                                                             .rows = b->window});
+    struct angles r = angles_of(x, w);
+    const void DI_DEVICE *nq = di_site_linear_input(x, c->hidden_size, b->n, b->nq);
+    di_site_linear(x, m, &w->wq_a, nq, b->qr);
+    di_site_linear(x, m, &w->wkv, nq, b->kv);
+    di_site_window(x, w);
     di_pass_trace(x, "window", w->ring, b->window, x->be->layout.window_row_bytes, NULL);
     x->ops->rmsnorm(x->be, &(struct di_op_rmsnorm){.m = m, .d = c->q_lora_rank, .eps = x->eps, .x = b->qr, .w = w->q_norm, .y = b->qr});
-    const void DI_DEVICE *qr = linear_input(x, c->q_lora_rank, b->qr, b->qr);
-    linear(x, m, &w->wq_b, qr, b->q);
-    rope(x, false, b->q, cos, sin);
+    const void DI_DEVICE *qr = di_site_linear_input(x, c->q_lora_rank, b->qr, b->qr);
+    di_site_linear(x, m, &w->wq_b, qr, b->q);
+    rope(x, false, b->q, r);
     if (w->is_index_source)
         indexer(x, w, qr);
     x->ops->attention(x->be, &(struct di_op_attention){.m = m,
@@ -254,6 +267,7 @@ void di_site_attention(struct di_pass *x, const struct di_layer *w)
                                                        .window = c->sliding_window,
                                                        .layer = w->ring,
                                                        .src = w->kv_source,
+                                                       .block = w->is_stage,
                                                        .scale = (float)(1.0 / sqrt((double)d)),
                                                        .rows = &x->set->rows,
                                                        .kv = &x->step->kv,
@@ -264,12 +278,13 @@ void di_site_attention(struct di_pass *x, const struct di_layer *w)
                                                        .q = b->q,
                                                        .sink = w->attn_sink,
                                                        .o = b->o});
-    x->ops->window_commit(x->be, &(struct di_op_window_commit){&x->set->rows, &x->step->kv, w->ring, b->window});
-    rope(x, true, b->o, cos, sin);
+    if (!w->is_stage)
+        x->ops->window_commit(x->be, &(struct di_op_window_commit){&x->set->rows, &x->step->kv, w->ring, b->window});
+    rope(x, true, b->o, r);
     if (x->be->params.numerics.q_wo_a)
         quant8(x, heads * d, b->o, b->o);
-    linear(x, m, &w->wo_a, b->o, b->a);
-    linear(x, m, &w->wo_b, linear_input(x, c->o_groups * c->o_lora_rank, b->a, b->a), b->y);
+    di_site_linear(x, m, &w->wo_a, b->o, b->a);
+    di_site_linear(x, m, &w->wo_b, di_site_linear_input(x, c->o_groups * c->o_lora_rank, b->a, b->a), b->y);
 }
 
 /* ---------------------------------------------------------------- experts */
@@ -299,7 +314,7 @@ void di_site_moe(struct di_pass *x, const struct di_layer *w)
                                            .k = k,
                                            .n_experts = w->n_experts,
                                            .limit = (float)c->swiglu_limit,
-                                           .x = linear_input(x, c->hidden_size, b->n, b->nq),
+                                           .x = di_site_linear_input(x, c->hidden_size, b->n, b->nq),
                                            .ids = b->experts,
                                            .weights = b->expert_weights,
                                            .experts = w->experts,
