@@ -35,7 +35,7 @@ static const struct di_layer *last_stage(const struct di_model *m)
 
 /* ---------------------------------------------------------------- context */
 
-/* One projection for all stages, then the window row of each (spec §2.3). Rows of guesses that will not stay are written over. */
+/* One projection for all stages, then the window row of each (spec/dspark.md §2.3). Rows of guesses that will not stay are written over. */
 void di_pass_draft_context(struct di_pass *x)
 {
     const struct di_config *c = x->c;
@@ -112,7 +112,7 @@ static di_status check_blocks(const struct di_model *m, const struct di_draft *d
     return DI_OK;
 }
 
-/* Anchor and noise, spec §2.4. */
+/* Anchor and noise (spec/dspark.md §2.4). */
 static void fill_blocks(const struct di_config *c, const struct di_draft *d, const struct arrays *a)
 {
     int width = c->dspark_block_size, tile = tile_blocks(c);
