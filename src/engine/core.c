@@ -22,7 +22,9 @@ static int slack_rows(const struct di_core_config *config)
 
 int di_core_max_rows(const struct di_core_config *config)
 {
-    return config->prefill_chunk + config->max_batch * cursor_rows(config);
+    int rows = config->prefill_chunk + config->max_batch * cursor_rows(config),
+        drafted = config->drafts ? config->max_batch * DI_MAX_DRAFTS : 0;
+    return rows > drafted ? rows : drafted;
 }
 
 int64_t di_core_context(const struct di_config *c, const struct di_core_config *config)
@@ -64,6 +66,8 @@ void di_core_plan(const struct di_config *c, struct di_numerics numerics, const 
     if (!config->no_reuse)
         di_reuse_plan(&layout, blocks, &reuse, plan);
     di_pipeline_plan(config->max_batch, cursor_rows(config), c->vocab_size, di_kv_blocks_for(positions), plan);
+    if (config->drafts)
+        di_drafter_plan(c, config->max_batch, plan);
     const di_memory_region slots = {.group = DI_GROUP_CACHE,
                                     .place = DI_PLACE_HOST,
                                     .name = "slots",
@@ -142,10 +146,24 @@ di_status di_core_create(struct di_model *model, const struct di_core_config *co
                            .numerics = model->be->bits};
     memcpy(n.model_digest, model->digest, sizeof n.model_digest);
     *out = NULL;
+    if (config->drafts && (!model->params.drafts || config->drafts > model->c->dspark_block_size))
+        return di_fail(err, DI_ERR_INVALID, "engine", "%d drafts a step are not what the model can make", config->drafts);
     if (model->params.max_rows < di_core_max_rows(config) || model->params.max_context < n.context)
         return di_fail(err, DI_ERR_INTERNAL, "engine", "the model was opened for %d rows and %lld tokens, fewer than the engine uses",
                        model->params.max_rows, (long long)model->params.max_context);
-    return di_core_create_on(&n, config, out, err);
+    struct di_drafter *drafter = NULL;
+    di_status status = config->drafts ? di_drafter_create(model, config->max_batch, &drafter, err) : DI_OK;
+    if (drafter) {
+        n.guess = di_drafter_guess;
+        n.guess_ctx = drafter;
+    }
+    if (status == DI_OK)
+        status = di_core_create_on(&n, config, out, err);
+    if (status == DI_OK)
+        (*out)->drafter = drafter;
+    else
+        di_drafter_destroy(drafter);
+    return status;
 }
 
 /* ---------------------------------------------------------------- the end of requests */
@@ -270,6 +288,7 @@ void di_core_destroy(struct di_core *e)
     di_core_free_queue(e);
     for (int i = 0; e->store && i < e->config.max_batch; i++)
         di_kv_release(e->store, i);
+    di_drafter_destroy(e->drafter);
     di_reuse_destroy(e->reuse);
     di_kv_store_destroy(e->store);
     di_free(e->slots);
@@ -611,8 +630,14 @@ static void take_tokens(struct di_core *e, const struct di_launch_chunk *c)
         e->stats.wasted_rows++;
         return;
     }
+    bool cursor = c->kind == DI_ROWS_OF_CURSOR;
+    struct di_draft_counts *counts[] = {&e->stats.drafts, &s->req->facts.drafts};
+    for (int k = 0; cursor && k < 2; k++)
+        di_draft_counts_step(counts[k], c->n_computed - 1);
     for (int i = 0; i < c->n_tokens; i++) {
         if (i > 0) {
+            for (int k = 0; k < 2; k++)
+                di_draft_counts_accept(counts[k], i - 1);
             s->n_rows++;
             advance_slot(e, s, s->n_computed + 1);
         }

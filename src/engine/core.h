@@ -11,6 +11,7 @@
 
 #include "cache/kv_store.h"
 #include "cache/prefix.h"
+#include "engine/draft_counts.h"
 #include "engine/masks.h"
 #include "engine/metrics.h"
 #include "engine/replay.h"
@@ -25,13 +26,14 @@ enum di_prefill_order {
 bool di_prefill_order_by_name(const char *name, enum di_prefill_order *out);
 
 struct di_core_config {
-    int max_batch;              /* requests that run at the same time, 1..1024 */
-    int prefill_chunk;          /* prompt rows a step, at least 1 */
-    int64_t context;            /* tokens of one request, prompt and answer; 0 = the model's limit, at most 65,536 */
-    int cache_blocks;           /* blocks of 64 tokens in the pool; 0 = enough for max_batch requests of the full context */
-    int states;                 /* snapshots of request state for prefix reuse; 0 = none */
-    bool no_reuse;              /* every request computes all of its prompt */
-    int drafts;                 /* guessed tokens of a request that a step verifies at most (di_stepper.guess), 0 to DI_MAX_DRAFTS */
+    int max_batch;     /* requests that run at the same time, 1..1024 */
+    int prefill_chunk; /* prompt rows a step, at least 1 */
+    int64_t context;   /* tokens of one request, prompt and answer; 0 = the model's limit, at most 65,536 */
+    int cache_blocks;  /* blocks of 64 tokens in the pool; 0 = enough for max_batch requests of the full context */
+    int states;        /* snapshots of request state for prefix reuse; 0 = none */
+    bool no_reuse;     /* every request computes all of its prompt */
+    int drafts;        /* guessed tokens of a request that a step verifies at most (di_stepper.guess), 0 to DI_MAX_DRAFTS. Those of a
+                                 * model are its draft's: it is opened with drafts, and has blocks of so many */
     enum di_replay_mode replay; /* of requests that do not say (replay.h) */
     int64_t replay_rows;        /* K of bounded replay, 0 = as replay.h says */
     enum di_prefill_order prefill_order;
@@ -49,6 +51,7 @@ struct di_request_facts {
     int64_t miss_at; /* -1 with DI_MISS_NONE */
     int64_t skipped; /* rows of the prompt that the decoder half left out (bounded replay) */
     bool bounded;    /* the answer is approximate: something before it went through bounded replay */
+    struct di_draft_counts drafts;
 };
 
 struct di_request {
@@ -101,6 +104,7 @@ struct di_core_stats {
     uint64_t prompt_tokens, generated_tokens; /* of prompts that are done; handed out */
     bool failing;                             /* the latest step that is done failed as a whole */
     uint64_t queue_visits;                    /* places of the queue that were looked at: what waiting requests cost the engine's thread */
+    struct di_draft_counts drafts;
     uint64_t bounded, skipped_rows; /* starts of requests as an approximation (replay.h); prompt rows that the decoder half left out */
 };
 

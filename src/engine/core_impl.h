@@ -4,6 +4,7 @@
 #define DI_ENGINE_CORE_IMPL_H
 
 #include "base/order.h"
+#include "engine/drafter.h"
 #include "engine/core.h"
 #include "engine/pipeline.h"
 #include "engine/reuse.h"
@@ -91,7 +92,8 @@ struct di_core {
     int vocab;
     struct di_kv_store *store;
     struct di_pipeline *pipe;
-    struct di_reuse *reuse; /* NULL: no_reuse */
+    struct di_reuse *reuse;     /* NULL: no_reuse */
+    struct di_drafter *drafter; /* NULL: the stepper's own guesses, or none */
     struct di_replay_rules replay;
     uint64_t page_versions;
     struct slot *slots;

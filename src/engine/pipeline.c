@@ -31,6 +31,8 @@ struct di_pipeline {
     int32_t *logit_rows;          /* [slots * cursor_rows], as the next */
     struct di_sample_task *tasks; /* of the rows that are sampled, in order */
     const uint64_t **allowed;     /* [cursor_rows] */
+    struct di_guess *guesses;     /* [slots], of a launch; NULL if there are none */
+    int n_guesses;
 };
 
 /* ---------------------------------------------------------------- worker: rows */
@@ -45,18 +47,6 @@ static int sampled_rows(const struct di_launch_chunk *c)
 static int64_t first_decided(const struct di_launch_chunk *c)
 {
     return (int64_t)c->pos0 + c->n_computed - sampled_rows(c) + 1;
-}
-
-/* From where the slot stands: the row of the token that was decided last, and rows of guesses behind it. Where penalties count what came
- * before, every row would need counts of its own: it stands alone. */
-static void begin_at_cursor(struct di_pipeline *p, struct di_launch_chunk *c, struct di_pipeline_slot *slot)
-{
-    int64_t left = slot->n_limit - 1 - slot->cursor; /* tokens */
-    int most = left < c->n ? (int)left : c->n;
-    c->pos0 = (int32_t)slot->cursor;
-    c->n_computed = 1;
-    if (p->stepper.guess && most > 1 && !slot->counts)
-        c->n_computed += p->stepper.guess(p->stepper.ctx, c->slot, slot->tokens, slot->cursor, most - 1);
 }
 
 static bool ends_answer(const struct di_pipeline_slot *slot, int32_t id)
@@ -93,6 +83,16 @@ static struct di_sample_task sample_task(const struct di_pipeline *p, const stru
                                    .forced = forced_token(slot, position - slot->n_prompt)};
 }
 
+/* The same of a guess: the same draw, of which nothing is reported. Whether the reasoning has ended by then is not known. */
+static struct di_sample_task guess_task(const struct di_pipeline *p, const struct di_pipeline_slot *slot, int64_t position)
+{
+    int64_t index = position - slot->n_prompt;
+    return (struct di_sample_task){
+        .row = {.params = &slot->guess_params, .banned = p->params.banned, .n_generated = (uint64_t)index, .position = (uint64_t)position},
+        .key = slot->key,
+        .forced = index < slot->n_forced ? slot->forced[index] : -1};
+}
+
 static void add_chunk(struct di_pipeline *p, struct di_launch *l, struct di_launch_chunk *c, int row)
 {
     struct di_step *s = &p->step;
@@ -110,24 +110,59 @@ static void add_chunk(struct di_pipeline *p, struct di_launch *l, struct di_laun
     }
 }
 
+/* From where the slot stands: the row of the token that was decided last, and rows of guesses behind it. Where penalties count what came
+ * before, every row would need counts of its own: it stands alone. */
+static void begin_at_cursor(struct di_pipeline *p, struct di_launch_chunk *c, struct di_pipeline_slot *slot)
+{
+    int64_t left = slot->n_limit - 1 - slot->cursor; /* tokens */
+    int most = left < c->n ? (int)left : c->n;
+    c->pos0 = (int32_t)slot->cursor;
+    c->n_computed = 1;
+    if (!p->guesses || most < 2 || slot->counts)
+        return;
+    struct di_guess *g = &p->guesses[p->n_guesses++];
+    *g = (struct di_guess){.slot = c->slot,
+                           .tokens = slot->tokens,
+                           .at = slot->cursor,
+                           .most = most - 1,
+                           .floor = c->replay.tail > c->replay.floor ? c->replay.tail : c->replay.floor};
+    slot->guess_params = *slot->params;
+    slot->guess_params.logprobs = false;
+    slot->guess_params.top_logprobs = 0;
+    for (int k = 0; k < DI_MAX_DRAFTS; k++)
+        g->task[k] = guess_task(p, slot, slot->cursor + 1 + k);
+}
+
+/* Which rows are computed, as far as it is known before tokens are guessed. */
+static void begin_chunk(struct di_pipeline *p, const struct di_launch *l, struct di_launch_chunk *c)
+{
+    struct di_pipeline_slot *slot = &p->slots[c->slot];
+    if (slot->name && atomic_load(&p->dropped[c->slot]) == slot->name)
+        slot->ended = true;
+    c->tokens = l->results; /* none, until rows of it are sampled */
+    c->n_tokens = 0;
+    c->n_computed = slot->ended ? 0 : c->n;
+    if (c->kind == DI_ROWS_OF_CURSOR && !slot->ended)
+        begin_at_cursor(p, c, slot);
+}
+
 /* The step of a launch: rows of the slots that have not ended. */
 static void make_step(struct di_pipeline *p, struct di_launch *l)
 {
+    const struct di_guess *g = p->guesses;
     int row = 0;
     p->step = (struct di_step){
         .chunks = p->chunks, .tokens = p->tokens, .replay = p->replay, .kv = di_kv_view(p->params.store), .logit_rows = p->logit_rows};
-    for (int i = 0; i < l->n_chunks; i++) {
-        struct di_launch_chunk *c = &l->chunks[i];
-        struct di_pipeline_slot *slot = &p->slots[c->slot];
-        if (slot->name && atomic_load(&p->dropped[c->slot]) == slot->name)
-            slot->ended = true;
-        c->tokens = l->results; /* none, until rows of it are sampled */
-        c->n_tokens = 0;
-        c->n_computed = slot->ended ? 0 : c->n;
-        if (slot->ended)
+    p->n_guesses = 0;
+    for (int i = 0; i < l->n_chunks; i++)
+        begin_chunk(p, l, &l->chunks[i]);
+    if (p->n_guesses > 0)
+        p->stepper.guess(p->stepper.guess_ctx, &p->step.kv, p->n_guesses, p->guesses);
+    for (struct di_launch_chunk *c = l->chunks; c < l->chunks + l->n_chunks; c++) {
+        if (c->n_computed == 0)
             continue;
-        if (c->kind == DI_ROWS_OF_CURSOR)
-            begin_at_cursor(p, c, slot);
+        if (g && g < p->guesses + p->n_guesses && g->slot == c->slot) /* in the order of the chunks */
+            c->n_computed += g++->n;
         add_chunk(p, l, c, row);
         row += c->n_computed;
     }
@@ -294,6 +329,11 @@ static int tile_rows(int slots, int cursor_rows)
     return slots * cursor_rows < DI_LOGIT_ROWS ? slots * cursor_rows : DI_LOGIT_ROWS;
 }
 
+static bool has_guesses(const struct di_pipeline *p)
+{
+    return p->stepper.guess && p->params.cursor_rows > 1;
+}
+
 static bool allocate_arrays(struct di_pipeline *p)
 {
     size_t n = (size_t)p->params.slots, rows = n * (size_t)p->params.cursor_rows;
@@ -307,10 +347,12 @@ static bool allocate_arrays(struct di_pipeline *p)
     p->logit_rows = di_calloc(rows, sizeof *p->logit_rows);
     p->tasks = di_calloc(rows, sizeof *p->tasks);
     p->allowed = di_calloc((size_t)p->params.cursor_rows, sizeof *p->allowed);
+    p->guesses = has_guesses(p) ? di_calloc(n, sizeof *p->guesses) : NULL;
     p->tile_rows = tile_rows(p->params.slots, p->params.cursor_rows);
     p->logits = di_device_alloc(p->params.store->be, (size_t)p->tile_rows * (size_t)p->stepper.vocab * sizeof *p->logits);
     return p->slots && p->names && p->dropped && p->page_version && p->chunks && p->replay && p->tokens && p->logit_rows && p->tasks &&
-           p->allowed && p->logits && allocate_launch(p, &p->launches[0]) && allocate_launch(p, &p->launches[1]);
+           p->allowed && (p->guesses || !has_guesses(p)) && p->logits && allocate_launch(p, &p->launches[0]) &&
+           allocate_launch(p, &p->launches[1]);
 }
 
 void di_pipeline_plan(int slots, int cursor_rows, int vocab, int pages_per_slot, di_memory_plan *plan)
@@ -319,7 +361,8 @@ void di_pipeline_plan(int slots, int cursor_rows, int vocab, int pages_per_slot,
     const uint64_t launch = sizeof(struct di_launch_chunk) + sizeof(struct di_block_copy) + (uint64_t)pages_per_slot * sizeof(int32_t) +
                             sizeof(struct di_copy_span) + k * sizeof(struct di_sample_result);
     const uint64_t slot = sizeof(struct di_pipeline_slot) + 3 * sizeof(uint64_t) + sizeof(struct di_chunk) + sizeof(struct di_replay) +
-                          sizeof(int32_t *) + k * (sizeof(int32_t) + sizeof(struct di_sample_task));
+                          sizeof(int32_t *) + k * (sizeof(int32_t) + sizeof(struct di_sample_task)) +
+                          (cursor_rows > 1 ? sizeof(struct di_guess) : 0);
     di_memory_region r = {.group = DI_GROUP_CACHE,
                           .name = "logits",
                           .count = (uint64_t)tile_rows(slots, cursor_rows),
@@ -402,6 +445,7 @@ void di_pipeline_destroy(struct di_pipeline *p)
     di_free(p->logit_rows);
     di_free(p->tasks);
     di_free(p->allowed);
+    di_free(p->guesses);
     di_device_free(be, p->logits);
     di_free(p);
 }

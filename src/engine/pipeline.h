@@ -24,8 +24,9 @@ struct di_pipeline_slot {
     struct di_cap cap;
     const int32_t *forced; /* [n_forced] answer by index instead of sampling; -1 = sampled */
     int64_t n_forced;
-    const struct di_mask_source *masks; /* or NULL */
-    di_status mask_status;              /* of the launch at hand */
+    const struct di_mask_source *masks;     /* or NULL */
+    struct di_sampling_params guess_params; /* params without reports, for guesses: the worker's */
+    di_status mask_status;                  /* of the launch at hand */
     di_error mask_error;
     int64_t cursor; /* rows that are computed and stay: the token at this position is decided, its row is the next */
     bool ended;     /* an end id, the limit, or an error: later rows are dropped */

@@ -4,6 +4,16 @@
 
 #include "model/model.h"
 
+/* The next tokens of a request are to be guessed: those behind the one at position `at`, which is decided, while its row is not computed. */
+struct di_guess {
+    int slot;
+    int32_t *tokens; /* by absolute position: guesses go to at + 1 and behind */
+    int64_t at;
+    int most, n;                               /* guesses that are wanted at most; those that were made, 0 so far */
+    int32_t floor;                             /* what lies before was not computed in all layers (bounded replay) */
+    struct di_sample_task task[DI_MAX_DRAFTS]; /* how the tokens at at + 1 and behind will be drawn; without logits */
+};
+
 /* Shapes, which are known before; then calls, which come from one thread at a time, the worker of a pipeline. A step and what it names stay
  * as they are until the launch is done. */
 struct di_stepper {
@@ -20,9 +30,9 @@ struct di_stepper {
     void (*head)(void *ctx, const struct di_step *step, int first, int n, float DI_DEVICE *logits);
     /* Everything is done: did it compute what it should? NULL: yes. */
     di_status (*check)(void *ctx, di_error *err);
-    /* Guesses which tokens follow the one at position `at` of a slot, at most `most`, into tokens[at + 1 ..]; how many. NULL: none. */
-    int (*guess)(void *ctx, int slot, int32_t *tokens, int64_t at, int most);
-    void *ctx;
+    /* Guesses for n requests, between two steps. NULL: none. */
+    void (*guess)(void *ctx, const struct di_kv *kv, int n, struct di_guess *guesses);
+    void *ctx, *guess_ctx; /* of the calls; of guess */
 };
 
 #endif

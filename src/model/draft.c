@@ -200,6 +200,24 @@ static void draft_tokens(struct di_pass *x, const struct tile *t, int k, const i
                      &(struct di_op_copy){1, &(struct di_copy_span){d->logits + at * vocab, logits, (size_t)t->n * vocab * sizeof(float)}});
 }
 
+static void compute_confidence(struct di_pass *x, const struct tile *t)
+{
+    const struct di_config *c = x->c;
+    const struct di_pass_buffers *b = &x->b;
+    int width = c->dspark_block_size;
+    struct di_copy_span spans[DI_MAX_DRAFTS];
+    x->ops->confidence(x->be, &(struct di_op_confidence){.m = t->n * width,
+                                                         .d = c->hidden_size,
+                                                         .rank = c->dspark_markov_rank,
+                                                         .h = b->draft.h,
+                                                         .e = b->draft.e,
+                                                         .w = last_stage(x->m)->draft.proj,
+                                                         .z = b->draft.z});
+    for (int k = 0; k < width; k++)
+        spans[k] = (struct di_copy_span){t->d->confidence + k * t->d->n + t->first, b->draft.z + k * t->n, (size_t)t->n * sizeof(float)};
+    x->ops->copy(x->be, &(struct di_op_copy){width, spans});
+}
+
 static void compute_heads(struct di_pass *x, const struct tile *t, const struct arrays *there)
 {
     const struct di_config *c = x->c;
@@ -213,17 +231,8 @@ static void compute_heads(struct di_pass *x, const struct tile *t, const struct 
         draft_tokens(x, t, k, before);
         before = b->draft.ids + k * t->n;
     }
-    x->ops->confidence(x->be, &(struct di_op_confidence){.m = rows,
-                                                         .d = d,
-                                                         .rank = c->dspark_markov_rank,
-                                                         .h = b->draft.h,
-                                                         .e = b->draft.e,
-                                                         .w = last_stage(x->m)->draft.proj,
-                                                         .z = b->draft.z});
-    struct di_copy_span spans[DI_MAX_DRAFTS];
-    for (int k = 0; k < width; k++)
-        spans[k] = (struct di_copy_span){t->d->confidence + k * t->d->n + t->first, b->draft.z + k * t->n, (size_t)t->n * sizeof(float)};
-    x->ops->copy(x->be, &(struct di_op_copy){width, spans});
+    if (t->d->confidence)
+        compute_confidence(x, t);
 }
 
 /* ---------------------------------------------------------------- blocks */

@@ -21,7 +21,7 @@ struct di_draft {
     struct di_kv kv;
     const struct di_sample_task *tasks; /* what the sampler does with its logits, which are filled in */
     struct di_sample_result *results;   /* staging */
-    float *confidence;                  /* staging: the logit of "it is the token that the backbone decides" */
+    float *confidence;                  /* staging: the logit of "it is the token that the backbone decides"; NULL: nobody asks */
     float DI_DEVICE *logits;            /* NULL, or [block_size][n][vocab_size]: a copy of those that were sampled */
     const struct di_trace *trace;       /* layers count on behind the backbone's */
 };

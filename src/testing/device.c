@@ -83,10 +83,10 @@ static di_status check_now(void *ctx, di_error *err)
     return l->null.check(l->null.ctx, err);
 }
 
-static int guess_now(void *ctx, int slot, int32_t *tokens, int64_t at, int most)
+static void guess_now(void *ctx, const struct di_kv *kv, int n, struct di_guess *guesses)
 {
     struct late *l = ctx;
-    return l->null.guess(l->null.ctx, slot, tokens, at, most);
+    l->null.guess(l->null.guess_ctx, kv, n, guesses);
 }
 
 di_status di_test_core(const struct di_stepper *null, const struct di_core_config *config, struct di_core **out, di_error *err)
@@ -113,7 +113,7 @@ di_status di_test_core(const struct di_stepper *null, const struct di_core_confi
     n.head = head_late;
     n.check = null->check ? check_now : NULL;
     n.guess = null->guess ? guess_now : NULL;
-    n.ctx = l;
+    n.ctx = n.guess_ctx = l;
     return di_core_create_on(&n, config, out, err);
 }
 

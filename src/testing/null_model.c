@@ -200,14 +200,15 @@ static void null_head(void *model, const struct di_step *step, int first, int n,
     }
 }
 
-static int null_guess(void *model, int slot, int32_t *tokens, int64_t at, int most)
+static void null_guess(void *model, const struct di_kv *kv, int n, struct di_guess *guesses)
 {
     const struct di_null_model *m = model;
-    (void)slot;
-    int n = (int)(at * 7 % (most + 1));
-    for (int i = 1; i <= n; i++)
-        tokens[at + i] = (at + i) % 5 == 0 ? (int32_t)(at % m->vocab) : next_token(tokens, at + i);
-    return n;
+    (void)kv;
+    for (struct di_guess *g = guesses; g < guesses + n; g++) {
+        g->n = (int)(g->at * 7 % (g->most + 1));
+        for (int64_t at = g->at + 1; at <= g->at + g->n; at++)
+            g->tokens[at] = at % 5 == 0 ? (int32_t)(g->at % m->vocab) : next_token(g->tokens, at);
+    }
 }
 
 di_status di_null_core(struct di_null_model *m, const struct di_core_config *config, struct di_core **out, di_error *err)
@@ -221,7 +222,8 @@ di_status di_null_core(struct di_null_model *m, const struct di_core_config *con
                            .compute = null_compute,
                            .head = null_head,
                            .guess = null_guess,
-                           .ctx = m};
+                           .ctx = m,
+                           .guess_ctx = m};
     return di_test_core(&n, config, out, err);
 }
 
