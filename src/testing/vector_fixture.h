@@ -55,7 +55,7 @@ static void *alloc_from(const void *init, size_t bytes)
     void *p = alloc(bytes);
     return init ? memcpy(p, init, bytes) : p;
 }
-static uint8_t *bf16_weights(size_t n, float size)
+static inline uint8_t *bf16_weights(size_t n, float size)
 {
     uint8_t *w = alloc(2 * n);
     for (size_t i = 0; i < n; i++) {
@@ -124,7 +124,7 @@ static void near_bf16(const char *what, const float *ref, const float *got, size
         if (!(fabsf(ref[i] - got[i]) <= slack) && ulps(ref[i], got[i]) > most)
             fail_msg("%s: value %zu is %.9g instead of %.9g", what, i, got[i], ref[i]);
 }
-static void near_f32(const char *what, const float *ref, const float *got, size_t n, float relative, float absolute)
+static inline void near_f32(const char *what, const float *ref, const float *got, size_t n, float relative, float absolute)
 {
     for (size_t i = 0; i < n; i++)
         if (!(fabsf(ref[i] - got[i]) <= relative * fabsf(ref[i]) + absolute))

@@ -269,87 +269,6 @@ static void test_attention(void **state)
             }
 }
 
-/* Blocks of a draft: every row sees all of its block, and the window before it. */
-static void test_blocks(void **state)
-{
-    static const struct shape *const shapes[] = {&small, &nano, &odd, &full};
-    static const int chunks[SLOTS][2] = {{1, 5}, {-1, 2}, {160, 5}};
-    (void)state;
-    for (size_t s = 0; s < COUNT(shapes); s++) {
-        open_backends(shapes[s]);
-        struct world w;
-        struct step step;
-        const struct di_kv_layout *l = &backends[0]->layout;
-        world_create(&w, l, 2176, 0);
-        step_make(&step, chunks, SLOTS, 1);
-        int d = l->d, heads = config.num_attention_heads, m = step.rows.m;
-        size_t n = (size_t)(m * heads * d), row = (size_t)(heads * d), bytes = l->window_row_bytes;
-        float *q = alloc(4 * n), *x = alloc(4 * (size_t)d), *o = alloc(4 * n), sink[64];
-        uint8_t *rows = alloc((size_t)m * bytes);
-        int32_t floor[MAX_ROWS];
-        fill_bf16(q, n, 4);
-        fill(sink, 64, 5);
-        for (int i = 0; i < m; i++) {
-            fill_bf16(x, (size_t)d, 2);
-            di_q8_pack(x, (size_t)d, rows + (size_t)i * bytes);
-            floor[i] = s % 2 ? 0 : 150;
-        }
-        step.rows.window_floor = floor;
-        struct di_op_attention op = {.m = m,
-                                     .heads = heads,
-                                     .d = d,
-                                     .window = config.sliding_window,
-                                     .layer = 1,
-                                     .src = -1,
-                                     .block = true,
-                                     .scale = 1.0f / sqrtf((float)d),
-                                     .rows = &step.rows,
-                                     .kv = &w.kv,
-                                     .window_new = rows,
-                                     .q = q,
-                                     .sink = sink};
-        FOR_ALL(
-            float, y, NOTHING, 4 * n,
-            {
-                op.o = y;
-                be->ops->attention(be, &op);
-            },
-            near_bf16("block", ref, y, n, 1, 1e-5f));
-        for (int b = 0; b < n_backends; b += n_backends - 1) {
-            int first = step.rows.chunks[2].row0;
-            struct step one;
-            op.o = o;
-            op.m = m;
-            op.rows = &step.rows;
-            backends[b]->ops->attention(backends[b], &op);
-            step_make(&one, &chunks[2], 1, 1); /* alone: the same bits */
-            one.chunks[0].slot = 2;
-            one.rows.window_floor = floor + first;
-            struct di_op_attention alone = op;
-            alone.m = 5;
-            alone.rows = &one.rows;
-            alone.window_new = rows + (size_t)first * bytes;
-            alone.q = q + (size_t)first * row;
-            float *y = alloc(4 * 5 * row);
-            alone.o = y;
-            backends[b]->ops->attention(backends[b], &alone);
-            same("a block alone", o + (size_t)first * row, y, 4 * 5 * row);
-            memset(rows + (size_t)(first + 4) * bytes, 0x31, (size_t)d); /* the first row sees the last one */
-            backends[b]->ops->attention(backends[b], &alone);
-            assert_memory_not_equal(o + (size_t)first * row, y, 4 * row);
-            fill_bf16(x, (size_t)d, 2);
-            di_q8_pack(x, (size_t)d, rows + (size_t)(first + 4) * bytes);
-            di_free_aligned(y);
-        }
-        di_free_aligned(q);
-        di_free_aligned(x);
-        di_free_aligned(o);
-        di_free_aligned(rows);
-        world_destroy(&w);
-        close_backends();
-    }
-}
-
 /* Row by row, each written to the ring before the next: the same bits as in one chunk. The rings are put back afterwards. */
 static void attend_rows_alone(const struct di_op_attention *whole, const struct step *step, const struct world *w, const float *o)
 {
@@ -610,8 +529,10 @@ static void test_long_select(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_stores),       cmocka_unit_test(test_attention),   cmocka_unit_test(test_blocks),
-        cmocka_unit_test(test_index_select), cmocka_unit_test(test_long_select),
+        cmocka_unit_test(test_stores),
+        cmocka_unit_test(test_attention),
+        cmocka_unit_test(test_index_select),
+        cmocka_unit_test(test_long_select),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
