@@ -227,6 +227,44 @@ static void test_applicators(void **state)
     CHECK_CASES(DI_GRAMMAR_JSON, cases, NULL);
 }
 
+/* What a branch evaluates counts only if the branch holds, also when the branch was met before the schema that asks. */
+static void test_unevaluated_properties_of_failed_branches(void **state)
+{
+    (void)state;
+    static const struct match_case cases[] = {
+        {"{\"allOf\":[{\"anyOf\":[{\"$ref\":\"#/$defs/x\"},{\"properties\":{\"b\":true}}]},{\"anyOf\":[{\"$ref\":\"#/$defs/x\"},{"
+         "\"properties\":{\"b\":true}}],\"unevaluatedProperties\":false}],\"$defs\":{\"x\":{\"properties\":{\"a\":{\"type\":\"string\"}}"
+         "}}}",
+         {"{\"a\":\"1\"}", "{\"b\":1}"},
+         {"{\"a\":1}"}},
+        {"{\"unevaluatedProperties\":false,\"anyOf\":[{\"properties\":{\"a\":{\"const\":1},\"b\":false}},{\"properties\":{\"b\":true}}]}",
+         {"{\"a\":1}", "{\"b\":1}"},
+         {"{\"a\":1,\"b\":1}", "{\"b\":1,\"a\":1}"}},
+    };
+    CHECK_CASES(DI_GRAMMAR_JSON, cases, NULL);
+}
+
+/* Which branches may still hold is no table of all their subsets. */
+static void test_one_of_many_objects_stays_small(void **state)
+{
+    (void)state;
+    struct di_buf schema = {0};
+    struct di_grammar_options options = {.limits = {.formula_nodes = 20000}};
+    di_buf_adds(&schema, "{\"additionalProperties\":{\"oneOf\":[");
+    for (int i = 0; i < 40; i++)
+        di_buf_addf(&schema,
+                    "%s{\"type\":\"object\",\"required\":[\"kind\"],\"properties\":{\"kind\":{\"enum\":[\"k%d\"]},\"v\":{\"type\":\"%s\"},"
+                    "\"w%d\":{\"multipleOf\":0.5}},\"additionalProperties\":{\"type\":\"boolean\"}}",
+                    i ? "," : "", i, i % 2 ? "string" : "integer", i % 7);
+    di_buf_adds(&schema, "]}}");
+    struct di_grammar *g = compile(DI_GRAMMAR_JSON, schema.p, &options);
+    assert_true(matches(g, "{\"a\":{\"v\":\"x\",\"t\":true,\"w3\":1.5,\"kind\":\"k3\"},\"b\":{\"kind\":\"k38\",\"v\":1}}"));
+    assert_false(matches(g, "{\"a\":{\"v\":\"x\",\"w3\":1.5,\"kind\":\"k4\"}}"));
+    assert_false(matches(g, "{\"a\":{\"v\":\"x\",\"w3\":1.2,\"kind\":\"k3\"}}"));
+    di_grammar_unref(g);
+    di_buf_fini(&schema);
+}
+
 static void test_order_and_white_space(void **state)
 {
     (void)state;
@@ -526,6 +564,8 @@ int main(void)
         cmocka_unit_test(test_schema),
         cmocka_unit_test(test_objects_and_arrays),
         cmocka_unit_test(test_applicators),
+        cmocka_unit_test(test_unevaluated_properties_of_failed_branches),
+        cmocka_unit_test(test_one_of_many_objects_stays_small),
         cmocka_unit_test(test_order_and_white_space),
         cmocka_unit_test(test_refused_schemas),
         cmocka_unit_test(test_ebnf),

@@ -159,7 +159,8 @@ struct numbers {
     uint32_t *rule_atom;    /* number of the atom */
     struct decimal *points; /* every bound and value, without sign, by digits, each once */
     uint32_t n_points;
-    uint32_t *steps_rule; /* rules with a step */
+    const struct decimal **steps; /* of multipleOf, each once */
+    uint8_t *rule_step;           /* by rule: number of its step */
     uint32_t n_steps;
     int32_t highest, lowest;       /* exponents */
     int32_t most_exponent;         /* larger ones are alike */

@@ -128,6 +128,11 @@ static bdd_id evaluates(struct work *w, const struct schema *s, bool item, uint3
     return s->contains != NO_SCHEMA && s->items_cover_contains ? soft_outcome(w, s->contains) : BDD_FALSE;
 }
 
+static bool is_rest(const struct atom *a)
+{
+    return a->kind == ATOM_REST || a->kind == ATOM_REST_ITEMS;
+}
+
 static void plan_rest(struct work *w, uint32_t var, bool item, uint32_t name, uint64_t matches, uint32_t index)
 {
     struct di_grammar *g = w->g;
@@ -174,32 +179,77 @@ static void plan(struct work *w, uint32_t name, uint64_t matches, uint32_t index
             bdd_id outcome = soft_outcome(w, s->contains);
             if (outcome != BDD_FALSE)
                 later(w, i, PENDING_CONTAINS, outcome);
-        } else if (a->kind == ATOM_REST || a->kind == ATOM_REST_ITEMS) {
-            plan_rest(w, i, item, name, matches, index);
         }
     }
+    for (uint32_t i = 0; i < t->n_atoms; i++) /* what is evaluated depends on all that was decided above */
+        if (w->used[i] && is_rest(t->atoms + i))
+            plan_rest(w, i, item, name, matches, index);
 }
 
-/* Outcomes of the value that the frame can live with, over variables from 0 on. */
+/* What replaces a variable may speak of others that are replaced too (unevaluated*): those come behind it, so that they are replaced in it. */
+static void order_pending(struct work *w)
+{
+    bool *speaks_of = NULL;
+    size_t moves = 0;
+    for (size_t i = w->n_pending; i >= 3; i -= 3) { /* from the end: what was placed already stays in order */
+        uint32_t *p = w->pending + i - 3, one[3] = {p[0], p[1], p[2]};
+        if (!is_rest(w->t->atoms + one[0]))
+            continue;
+        if (!speaks_of && !(speaks_of = di_malloc(w->t->n_atoms + 1))) {
+            w->g->out_of_memory = true;
+            return;
+        }
+        memset(speaks_of, 0, w->t->n_atoms);
+        bdd_support(&w->g->bdd, one[2], speaks_of, w->t->n_atoms);
+        size_t to = i - 3;
+        for (size_t k = 0; k < to; k += 3)
+            if (speaks_of[w->pending[k]])
+                to = k;
+        memmove(w->pending + to + 3, w->pending + to, (i - 3 - to) * sizeof *p);
+        memcpy(w->pending + to, one, sizeof one);
+        i += to < i - 3 && moves++ < w->n_pending ? 3 : 0; /* another one stands here now */
+    }
+    di_free(speaks_of);
+}
+
+/* Outcomes of the value that the frame can live with, over variables from 0 on: for some truth of what is still open. A variable is
+ * replaced and made open in one go: all replaced before any goes would make every subset of them a diagram of its own. */
 static bdd_id demand(struct work *w)
 {
     struct bdd_pool *bdd = &w->g->bdd;
+    const struct typed_site *t = w->t;
     bdd_id d = w->formula;
     bdd_id *names = di_malloc((OUTCOMES + w->n_soft) * sizeof *names);
-    if (!names) {
+    uint8_t *waits = di_calloc(t->n_atoms + 1, 1);
+    bool rest = false;
+    if (!names || !waits) {
         w->g->out_of_memory = true;
-        return BDD_FALSE;
+        d = BDD_FALSE;
+        goto out;
     }
     for (size_t i = 0; i < w->n_pending; i += 3)
-        if (w->pending[i + 1] == PENDING_REPLACE)
-            d = bdd_replace(bdd, d, w->pending[i], w->pending[i + 2]);
-    for (uint32_t i = 0; i < w->t->n_atoms && d > BDD_TRUE; i++)
-        if (w->used[i])
+        if (w->pending[i + 1] == PENDING_REPLACE) {
+            waits[w->pending[i]] = 1;
+            rest |= is_rest(t->atoms + w->pending[i]);
+        }
+    for (uint32_t i = 0; i < t->n_atoms && !rest; i++)
+        if (w->used[i] && !waits[i])
+            d = bdd_exists(bdd, d, i);
+    for (size_t i = 0; i < w->n_pending; i += 3)
+        if (w->pending[i + 1] == PENDING_REPLACE) {
+            uint32_t var = w->pending[i];
+            bdd_id seen = bdd_set(bdd, w->pending[i + 2], var, true); /* the variable becomes itself and this */
+            d = bdd_or(bdd, bdd_set(bdd, d, var, false), bdd_replace(bdd, d, var, seen));
+        }
+    for (uint32_t i = 0; i < t->n_atoms && rest; i++)
+        if (w->used[i] && !waits[i])
             d = bdd_exists(bdd, d, i);
     for (size_t i = 0; i < w->n_soft; i++)
         names[OUTCOMES + i] = bdd_var(bdd, (uint32_t)i);
     d = bdd_compose(bdd, d, names);
+out:
     di_free(names);
+    di_free(waits);
     return d;
 }
 
@@ -286,6 +336,7 @@ const struct edge *json_edge(struct di_grammar *g, uint32_t typed, bdd_id formul
     if (!w.impossible)
         plan(&w, name, matches, index);
     if (!w.impossible && w.formula != BDD_FALSE) {
+        order_pending(&w);
         bdd_id d = w.n_pending || w.n_soft ? demand(&w) : BDD_TRUE;
         if (w.n_soft && d > BDD_TRUE && all_needed(&w, d))
             d = BDD_TRUE;

@@ -8,7 +8,7 @@
 
 #include <stdlib.h>
 
-#define MAX_STEPS 8
+#define MAX_STEPS 16
 #define SEARCH 20000
 enum { SYMBOLS = 14 }; /* 0..9 - + . e */
 enum { START, MINUS, ZERO, WHOLE, POINT, FRACTION, EXPONENT, EXPONENT_SIGN, EXPONENT_DIGITS };
@@ -81,10 +81,11 @@ struct numbers *numbers_create(struct di_grammar *g, struct typed_site *t)
     n->rules = di_arena_alloc(&g->arena, (t->n_atoms + 1) * sizeof *n->rules);
     n->rule_atom = di_arena_alloc(&g->arena, (t->n_atoms + 1) * sizeof *n->rule_atom);
     n->points = di_arena_alloc(&g->arena, points * sizeof *n->points);
-    n->steps_rule = di_arena_alloc(&g->arena, (t->n_atoms + 1) * sizeof *n->steps_rule);
+    n->steps = di_arena_alloc(&g->arena, MAX_STEPS * sizeof *n->steps);
+    n->rule_step = di_arena_alloc(&g->arena, t->n_atoms + 1);
     n->mask = 255;
     n->heads = di_calloc(n->mask + 1, sizeof *n->heads);
-    if (!n->rules || !n->rule_atom || !n->points || !n->steps_rule || !n->heads || points > 60000) {
+    if (!n->rules || !n->rule_atom || !n->points || !n->steps || !n->rule_step || !n->heads || points > 60000) {
         numbers_destroy(n);
         return NULL;
     }
@@ -100,12 +101,17 @@ struct numbers *numbers_create(struct di_grammar *g, struct typed_site *t)
         for (uint32_t k = 0; k < r->n_set; k++)
             add_point(n, &r->set[k]);
         if (r->step.n) {
-            if (n->n_steps == MAX_STEPS) {
-                g->over = "8 values of multipleOf for one number";
+            uint32_t k = 0;
+            while (k < n->n_steps && decimal_compare(n->steps[k], &r->step) != 0)
+                k++;
+            if (k == MAX_STEPS) {
+                g->over = "16 values of multipleOf for one number";
                 numbers_destroy(n);
                 return NULL;
             }
-            n->steps_rule[n->n_steps++] = n->n_rules;
+            n->steps[k] = &r->step;
+            n->rule_step[n->n_rules] = (uint8_t)k;
+            n->n_steps += k == n->n_steps;
         }
         n->n_rules++;
     }
@@ -223,15 +229,13 @@ static bool rule_holds(const struct numbers *n, const struct number_key *k, cons
         if (i == r->n_set)
             return false;
     }
-    for (uint32_t i = 0; i < n->n_steps; i++)
-        if (n->steps_rule[i] == rule) {
-            uint64_t whole;
-            uint32_t places;
-            step_parts(&r->step, &whole, &places);
-            if (k->off_step[i] ||
-                (unsigned __int128)k->rest[i] * power(k->digits_behind < places ? places - k->digits_behind : 0) % whole != 0)
-                return false;
-        }
+    if (r->step.n) {
+        uint64_t whole;
+        uint32_t places, i = n->rule_step[rule];
+        step_parts(&r->step, &whole, &places);
+        return !k->off_step[i] &&
+               (unsigned __int128)k->rest[i] * power(k->digits_behind < places ? places - k->digits_behind : 0) % whole == 0;
+    }
     return true;
 }
 
@@ -300,7 +304,7 @@ static void take_digit(const struct numbers *n, struct number_key *k, unsigned d
     for (uint32_t i = 0; i < n->n_steps; i++) {
         uint64_t whole;
         uint32_t places;
-        step_parts(&n->rules[n->steps_rule[i]]->step, &whole, &places);
+        step_parts(n->steps[i], &whole, &places);
         if (behind && k->digits_behind >= places)
             k->off_step[i] |= digit != 0;
         else
@@ -311,7 +315,7 @@ static void take_digit(const struct numbers *n, struct number_key *k, unsigned d
         for (uint32_t i = 0; i < n->n_steps; i++) {
             uint64_t whole;
             uint32_t places;
-            step_parts(&n->rules[n->steps_rule[i]]->step, &whole, &places);
+            step_parts(n->steps[i], &whole, &places);
             most = places > most ? places : most;
         }
         k->digits_behind = (uint16_t)(k->digits_behind + (k->digits_behind < most));
