@@ -1,7 +1,7 @@
 #include "grammar/bdd.h"
 
 #define MOST_MEMO ((size_t)1 << 18) /* entries of 20 bytes */
-#define MOST_WORK 4000000           /* calls that were not remembered, before a formula counts as too large */
+#define MOST_WORK 4000000           /* calls that were not remembered, since `work` was set to 0, before a formula counts as too large */
 enum { MEMO_ITE = 1, MEMO_REPLACE };
 
 bool bdd_init(struct bdd_pool *p, size_t limit)

@@ -10,6 +10,7 @@ enum { SELF = 0 }; /* origin: the set itself */
 enum { IN_TERMINAL = 1u << 31, ACCEPT = UINT32_MAX };
 enum { WORDS = 4 }; /* what (a state, or IN_TERMINAL | edge), origin, inside (expression or state), rule */
 #define MOST_ITEMS 20000
+#define MOST_RULES 3000
 #define MOST_COPIES 2000 /* of a part that is repeated and no expression */
 
 /* ---- building ---- */
@@ -60,6 +61,10 @@ uint32_t cfg_rule_named(struct di_grammar *g, struct di_str name, unsigned line)
     for (uint32_t i = 0; i < c->n_rules; i++)
         if (di_str_eq(c->rules[i].name, name))
             return i;
+    if (c->n_rules == MOST_RULES) {
+        g->over = "3,000 rules";
+        return NO_SCHEMA;
+    }
     if (!gr_grow(g, (void **)&c->rules, &c->cap_rules, c->n_rules + 1, sizeof *c->rules))
         return NO_SCHEMA;
     c->rules[c->n_rules] = (struct cfg_rule){.name = name, .line = line};
@@ -83,14 +88,19 @@ static bool regular(struct di_grammar *g, const struct cfg_part *p, rx_id *out, 
             *out = rx_cat(rx, one, *out);
         }
         return true;
-    case CFG_EITHER:
-        *out = RX_NONE;
-        for (uint32_t i = 0; i < p->n; i++) {
-            if (!regular(g, p->parts[i], &one, depth + 1))
-                return false;
-            *out = rx_or(rx, *out, one);
+    case CFG_EITHER: {
+        rx_id *list = di_malloc(p->n * sizeof *list);
+        uint32_t n = 0;
+        if (!list) {
+            g->out_of_memory = true;
+            return false;
         }
-        return true;
+        while (n < p->n && regular(g, p->parts[n], &list[n], depth + 1))
+            n++;
+        *out = n == p->n ? rx_any_of(rx, list, n) : RX_NONE;
+        di_free(list);
+        return n == p->n;
+    }
     case CFG_REPEAT:
         if (!regular(g, p->parts[0], &one, depth + 1))
             return false;
@@ -200,41 +210,95 @@ static int by_state(const void *a, const void *b)
     return (x->state > y->state) - (x->state < y->state);
 }
 
-/* Rules that may be empty: nothing is read on some way through. */
-static bool find_nullable(struct di_grammar *g)
+/* States from which the end of their rule is reached over edges that `passes` lets through; a rule counts as passed when its start is such a
+ * state (rule r starts in state r). Every edge is looked at twice at most. NULL: no memory. */
+static uint8_t *find_ending(struct di_grammar *g, bool (*passes)(struct di_grammar *g, const struct cfg_edge *e))
 {
     struct cfg *c = g->cfg;
-    uint8_t *empty = di_malloc(c->n_states + 1);
-    bool changed = true;
-    if (!empty)
-        return false;
-    while (changed) {
-        changed = false;
-        for (uint32_t r = 0; r < c->n_rules; r++) {
-            if (c->rules[r].nullable)
-                continue;
-            bool grew = true;
-            memset(empty, 0, c->n_states);
-            empty[c->rules[r].start] = 1;
-            while (grew) {
-                grew = false;
-                for (size_t i = 0; i < c->n_edges; i++) {
-                    const struct cfg_edge *e = c->edges + i;
-                    bool none = e->op == CFG_SEQUENCE || (e->op == CFG_RX && rx_accepts(&g->rx, e->what)) ||
-                                (e->op == CFG_RULE && c->rules[e->what].nullable);
-                    if (none && empty[e->state] && !empty[e->target]) {
-                        empty[e->target] = 1;
-                        grew = true;
-                    }
-                }
-            }
-            for (uint32_t s = 0; s < c->n_states; s++)
-                if (empty[s] && c->end_of[s] == r)
-                    changed = c->rules[r].nullable = true;
+    size_t n = c->n_states, m = c->n_edges;
+    uint8_t *ends = di_calloc(n + 1, 1);
+    uint32_t *queue = di_malloc((n + 1) * sizeof *queue), *into = di_malloc((n + 1) * sizeof *into);
+    uint32_t *next_into = di_malloc((m + 1) * sizeof *next_into), *next_call = di_malloc((m + 1) * sizeof *next_call);
+    uint32_t *calls = di_malloc((c->n_rules + 1) * sizeof *calls);
+    size_t count = 0;
+    bool built = ends && queue && into && next_into && next_call && calls;
+    if (built) {
+        memset(into, 0xFF, (n + 1) * sizeof *into);
+        memset(calls, 0xFF, (c->n_rules + 1) * sizeof *calls);
+    }
+    for (uint32_t i = 0; built && i < m; i++) { /* edges by target, calls by rule */
+        const struct cfg_edge *e = c->edges + i;
+        next_into[i] = into[e->target];
+        into[e->target] = i;
+        if (e->op == CFG_RULE) {
+            next_call[i] = calls[e->what];
+            calls[e->what] = i;
         }
     }
+    for (uint32_t s = 0; built && s < n; s++)
+        if (c->end_of[s] != NO_SCHEMA) {
+            ends[s] = 1;
+            queue[count++] = s;
+        }
+    for (size_t i = 0; i < count; i++) {
+        uint32_t s = queue[i];
+        for (uint32_t k = into[s]; k != UINT32_MAX; k = next_into[k]) {
+            const struct cfg_edge *e = c->edges + k;
+            bool passed = e->op == CFG_RULE ? ends[e->what] : passes(g, e);
+            if (passed && !ends[e->state]) {
+                ends[e->state] = 1;
+                queue[count++] = e->state;
+            }
+        }
+        for (uint32_t k = s < c->n_rules ? calls[s] : UINT32_MAX; k != UINT32_MAX; k = next_call[k]) {
+            const struct cfg_edge *e = c->edges + k;
+            if (ends[e->target] && !ends[e->state]) {
+                ends[e->state] = 1;
+                queue[count++] = e->state;
+            }
+        }
+    }
+    di_free(queue);
+    di_free(into);
+    di_free(next_into);
+    di_free(next_call);
+    di_free(calls);
+    if (!built) {
+        di_free(ends);
+        g->out_of_memory = true;
+    }
+    return built ? ends : NULL;
+}
+
+static bool reads_nothing(struct di_grammar *g, const struct cfg_edge *e)
+{
+    return e->op == CFG_SEQUENCE || (e->op == CFG_RX && rx_accepts(&g->rx, e->what));
+}
+
+static bool reads_something(struct di_grammar *g, const struct cfg_edge *e)
+{
+    return e->op != CFG_RX || rx_live(&g->rx, e->what);
+}
+
+/* Which rules may be empty; and edges from which no rule ever ends are taken out, so that whatever text is allowed can be completed. */
+static bool prune(struct di_grammar *g)
+{
+    struct cfg *c = g->cfg;
+    uint8_t *empty = find_ending(g, reads_nothing), *ends = find_ending(g, reads_something);
+    size_t kept = 0;
+    for (uint32_t r = 0; empty && r < c->n_rules; r++)
+        c->rules[r].nullable = empty[r];
+    for (size_t i = 0; ends && i < c->n_edges; i++) {
+        const struct cfg_edge e = c->edges[i];
+        if (ends[e.target] && (e.op == CFG_RULE ? ends[e.what] : reads_something(g, &e)))
+            c->edges[kept++] = e;
+    }
+    if (ends)
+        c->n_edges = kept;
+    bool done = empty && ends;
     di_free(empty);
-    return true;
+    di_free(ends);
+    return done;
 }
 
 static state_id finish_set(struct di_grammar *g);
@@ -266,11 +330,12 @@ di_status cfg_compile(struct di_grammar *g, di_error *err)
         TRY(lay(g, c->rules[r].body, c->rules[r].start, end, 0, err));
     }
     TRY(gr_health(g, err));
+    if (!prune(g))
+        return gr_health(g, err);
     if (c->n_edges)
         qsort(c->edges, c->n_edges, sizeof *c->edges, by_state);
     c->first = di_arena_alloc(&g->arena, (c->n_states + 2) * sizeof *c->first);
-    CHECK(c->first && (c->n_rules > 3000 || find_nullable(g)), err, DI_ERR_MEMORY, "", "out of memory for a grammar");
-    CHECK(c->n_rules <= 3000, err, DI_ERR_LIMIT, "", "the grammar has more than 3,000 rules");
+    CHECK(c->first, err, DI_ERR_MEMORY, "", "out of memory for a grammar");
     for (uint32_t s = 0, e = 0; s <= c->n_states; s++) {
         while (e < c->n_edges && c->edges[e].state < s)
             e++;

@@ -327,6 +327,64 @@ static void test_ebnf(void **state)
     CHECK_CASES(DI_GRAMMAR_GBNF, cases, NULL);
 }
 
+/* A text that may come can be completed: ways into rules that never end do not exist. */
+static void test_no_ways_into_endless_rules(void **state)
+{
+    (void)state;
+    static const struct match_case cases[] = {
+        {"root ::= \"a\" root | \"b\" x | \"c\"\nx ::= \"d\" x", {"c", "aac"}, {"b", "bd"}},
+    };
+    CHECK_CASES(DI_GRAMMAR_GBNF, cases, NULL);
+    struct di_grammar *g = compile(DI_GRAMMAR_GBNF, cases[0].grammar, NULL);
+    struct di_matcher *m;
+    assert_int_equal(di_matcher_create(g, NULL, &m, NULL), DI_OK);
+    assert_int_equal(di_matcher_accept_bytes(m, DI_STR("b"), NULL), DI_ERR_INVALID);
+    di_matcher_destroy(m);
+    di_grammar_unref(g);
+}
+
+/* Large grammars compile, or are refused, in about their own size of time and memory. */
+static void test_large_grammars_are_bounded(void **state)
+{
+    (void)state;
+    struct di_buf text = {0};
+    struct di_grammar *g;
+    di_error err = {0};
+    di_buf_adds(&text, "x");
+    for (uint32_t i = 0; i < 20000; i++) /* lists of alternatives */
+        di_buf_addf(&text, "|%cb%uc%u", 'a' + (int)(i % 26), i * 2654435761u % 100000, i);
+    g = compile(DI_GRAMMAR_REGEX, text.p, NULL);
+    assert_true(matches(g, "ab0c0"));
+    assert_true(di_grammar_bytes(g) < (size_t)64 << 20);
+    di_grammar_unref(g);
+    di_buf_clear(&text);
+    di_buf_adds(&text, "root ::= r0\nr2900 ::= \"z\"\n"); /* rules that may be empty if the next one is */
+    for (int i = 0; i < 2900; i++)
+        di_buf_addf(&text, "r%d ::= \"a\" r%d? | \"b\" r%d\n", i, i + 1, i + 1);
+    g = compile(DI_GRAMMAR_GBNF, text.p, NULL);
+    assert_true(matches(g, "ababa"));
+    di_grammar_unref(g);
+    di_buf_clear(&text);
+    di_buf_adds(&text, "{\"$ref\":\"#/$defs/a0\",\"$defs\":{\"a20000\":{}"); /* references to one of many */
+    for (int i = 0; i < 20000; i++)
+        di_buf_addf(&text, ",\"a%d\":{\"required\":[\"x\"],\"properties\":{\"x\":{\"$ref\":\"#/$defs/a%d\"}},\"type\":\"object\"}", i,
+                    i + 1);
+    di_buf_adds(&text, "}}");
+    assert_int_equal(di_grammar_compile(DI_GRAMMAR_JSON, di_buf_str(&text), NULL, &g, &err), DI_ERR_LIMIT);
+    assert_non_null(strstr(err.message, "300 values inside each other"));
+    di_buf_clear(&text);
+    di_buf_adds(&text,
+                "{\"$ref\":\"#/$defs/a0\",\"$defs\":{\"a60\":false"); /* each needs the next one in two ways, and the last does not exist */
+    for (int i = 0; i < 60; i++)
+        di_buf_addf(&text,
+                    ",\"a%d\":{\"type\":[\"object\",\"array\"],\"required\":[\"x\"],\"properties\":{\"x\":{\"$ref\":\"#/$defs/a%d\"}},"
+                    "\"minItems\":1,\"items\":{\"$ref\":\"#/$defs/a%d\"}}",
+                    i, i + 1, (i + 1) % 60);
+    di_buf_adds(&text, "}}");
+    assert_int_equal(di_grammar_compile(DI_GRAMMAR_JSON, di_buf_str(&text), NULL, &g, &err), DI_ERR_INVALID);
+    di_buf_fini(&text);
+}
+
 static void test_lark(void **state)
 {
     (void)state;
@@ -377,6 +435,8 @@ static void test_refused_grammars(void **state)
         {DI_GRAMMAR_EBNF, "root ::= \"a\" (= \"b\")", DI_ERR_UNSUPPORTED, "line 1"},
         {DI_GRAMMAR_EBNF, "root ::= \"a\"\n\n ::=", DI_ERR_INVALID, "line 3"},
         {DI_GRAMMAR_GBNF, "root ::= root", DI_ERR_INVALID, ""},
+        {DI_GRAMMAR_GBNF, "root ::= \"a\" root | \"b\" x\nx ::= \"c\" x", DI_ERR_INVALID, ""},
+        {DI_GRAMMAR_LARK, "start: \"ab\"..\"c\"", DI_ERR_INVALID, "line 1"},
         {DI_GRAMMAR_LARK, "start: /a(?=b)/", DI_ERR_UNSUPPORTED, "line 1"},
         {DI_GRAMMAR_LARK, "start: A\n%declare A", DI_ERR_UNSUPPORTED, "line 2"},
         {DI_GRAMMAR_LARK, "start[stop=\"x\"]: \"a\"", DI_ERR_UNSUPPORTED, "line 1"},
@@ -569,6 +629,8 @@ int main(void)
         cmocka_unit_test(test_order_and_white_space),
         cmocka_unit_test(test_refused_schemas),
         cmocka_unit_test(test_ebnf),
+        cmocka_unit_test(test_no_ways_into_endless_rules),
+        cmocka_unit_test(test_large_grammars_are_bounded),
         cmocka_unit_test(test_lark),
         cmocka_unit_test(test_structural),
         cmocka_unit_test(test_refused_grammars),

@@ -82,6 +82,7 @@ struct site {            /* what is asked about a value */
     uint32_t chain;
     uint32_t typed[N_TYPES]; /* 0: not built; else number of the typed site */
     uint8_t satisfiable;     /* 0 unknown, 1 yes, 2 no */
+    uint32_t round;          /* in which it was looked at last (json_satisfiable) */
     uint32_t distance;       /* bytes of a short value; 0 unknown */
 };
 
@@ -130,7 +131,8 @@ struct product {
     uint8_t *live; /* 0 unknown, 1, 2 */
     uint32_t *heads, *chain;
     size_t count, cap, cap_live, cap_chain, mask;
-    bdd_id formula; /* that `live` is about */
+    bdd_id formula; /* that `live` is about, with `tracks` */
+    uint32_t tracks;
     uint8_t *loops; /* 1 + enum loops; 0 unknown */
     size_t cap_loops;
 };
@@ -208,8 +210,11 @@ struct di_grammar {
     uint32_t *defined;   /* stamp */
     size_t cap_definitions, cap_defined;
     uint32_t stamp;
-    unsigned building, depth;
-    unsigned assuming; /* satisfiability that rests on a guess */
+    unsigned depth;               /* of a definition */
+    unsigned building, measuring; /* values inside each other whose satisfiability, distance is asked */
+    unsigned assuming;            /* answers that rest on a guess so far */
+    uint32_t round, found;        /* of json_satisfiable; sites that the round found to be satisfiable */
+    bool too_deep;                /* MAX_REQUIRED was met: such values are left out */
 
     bool outcome[4096]; /* of the value that ended last */
     struct {            /* what was answered last about free names of an object */
@@ -275,8 +280,8 @@ uint64_t product_matches(const struct di_grammar *g, const struct product *p, ui
 enum loops product_loops(struct di_grammar *g, struct product *p, uint32_t state);
 /* The same for anything with steps between numbers. */
 enum loops find_loops(uint32_t state, uint32_t (*step)(void *ctx, uint32_t state, unsigned byte), void *ctx);
-/* An accepted state can be reached; what was found is kept for one `formula` at a time. */
-bool product_live(struct di_grammar *g, struct product *p, uint32_t state, bdd_id formula,
+/* An accepted state can be reached; what was found is kept for one `formula` with its `tracks` at a time. */
+bool product_live(struct di_grammar *g, struct product *p, uint32_t state, bdd_id formula, uint32_t tracks,
                   bool (*accept)(struct di_grammar *g, struct product *p, uint32_t state, void *ctx), void *ctx);
 
 /* json_number.c */

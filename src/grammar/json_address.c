@@ -165,9 +165,65 @@ static struct di_str unescape_step(struct schemas *s, struct di_str step)
     return (struct di_str){to, n};
 }
 
-const struct di_json *schema_member(const struct di_json *v, struct di_str key)
+static uint64_t hash_member(const struct di_json *object, struct di_str key)
 {
+    uint64_t h = (uint64_t)(uintptr_t)object * 0x9E3779B97F4A7C15u ^ key.n;
+    for (size_t i = 0; i < key.n; i++)
+        h = (h ^ (unsigned char)key.p[i]) * 0xD6E8FEB86659FD93u;
+    return h ^ h >> 32;
+}
+
+static struct di_str name_of(const struct di_json *m)
+{
+    return !m ? (struct di_str){0} : m->key.n ? m->key : (struct di_str){"", 0};
+}
+
+/* The slot of a member, or of the object itself (key.p NULL), or the free one where it belongs. */
+static struct member_slot *find_slot(const struct schema_index *x, const struct di_json *object, struct di_str key)
+{
+    size_t at = hash_member(object, key) & (x->cap_members - 1);
+    for (;; at = (at + 1) & (x->cap_members - 1)) {
+        struct member_slot *slot = x->members + at;
+        if (!slot->object || (slot->object == object && (key.p ? slot->m && di_str_eq(slot->m->key, key) : !slot->m)))
+            return slot;
+    }
+}
+
+static bool index_members(struct schema_index *x, const struct di_json *v)
+{
+    if ((x->n_members + v->count + 1) * 2 > x->cap_members) {
+        struct schema_index old = *x;
+        while ((x->n_members + v->count + 1) * 2 > x->cap_members)
+            x->cap_members = x->cap_members ? x->cap_members * 2 : 256;
+        x->members = di_calloc(x->cap_members, sizeof *x->members);
+        if (!x->members) {
+            x->members = old.members;
+            x->cap_members = old.cap_members;
+            return false;
+        }
+        for (size_t i = 0; i < old.cap_members; i++)
+            if (old.members[i].object)
+                *find_slot(x, old.members[i].object, name_of(old.members[i].m)) = old.members[i];
+        di_free(old.members);
+    }
+    *find_slot(x, v, (struct di_str){0}) = (struct member_slot){v, NULL};
+    for (const struct di_json *m = v->child; m; m = m->next)
+        *find_slot(x, v, name_of(m)) = (struct member_slot){v, m};
+    x->n_members += v->count + 1;
+    return true;
+}
+
+#define FEW_MEMBERS 16 /* objects with more are indexed, so that reading is not quadratic */
+
+const struct di_json *schema_member(struct schemas *s, const struct di_json *v, struct di_str key)
+{
+    struct schema_index *x = s->index;
     const struct di_json *found = NULL;
+    if (v->count > FEW_MEMBERS && v->type == DI_JSON_OBJECT) {
+        bool there = x->cap_members && find_slot(x, v, (struct di_str){0})->object;
+        if (there || index_members(x, v))
+            return find_slot(x, v, key.n ? key : (struct di_str){"", 0})->m;
+    }
     for (const struct di_json *m = v->child; m; m = m->next)
         if (di_str_eq(m->key, key))
             found = m;
@@ -184,7 +240,7 @@ static const struct di_json *follow(struct schemas *s, const struct di_json *v, 
         end = end == SIZE_MAX ? pointer.n : end;
         struct di_str step = unescape_step(s, (struct di_str){pointer.p + at + 1, end - at - 1});
         if (v->type == DI_JSON_OBJECT) {
-            v = schema_member(v, step);
+            v = schema_member(s, v, step);
         } else if (v->type == DI_JSON_ARRAY && step.n && step.n < 9 && step.p[0] >= '0' && step.p[0] <= '9') {
             size_t i = 0;
             for (size_t k = 0; k < step.n; k++)

@@ -223,7 +223,8 @@ static bool accept_texts(struct di_grammar *g, struct product *p, uint32_t state
 
 bool json_text_live(struct di_grammar *g, struct typed_site *t, uint32_t state)
 {
-    return t->product->states[(size_t)state * t->product->n] != RX_NONE && product_live(g, t->product, state, t->formula, accept_texts, t);
+    return t->product->states[(size_t)state * t->product->n] != RX_NONE &&
+           product_live(g, t->product, state, t->formula, t->tracks, accept_texts, t);
 }
 
 bool json_text_accept(struct di_grammar *g, struct typed_site *t, uint32_t state)
@@ -387,7 +388,7 @@ static bool free_viable(struct di_grammar *g, const struct node *o, uint32_t sta
         return free_class_viable(g, o, 0);
     uint32_t tracks;
     bdd_id f = after_key(g, o, NO_SCHEMA, &tracks);
-    return f != BDD_FALSE && product_live(g, t->product, state, f, accept_free, (void *)(uintptr_t)o);
+    return f != BDD_FALSE && product_live(g, t->product, state, f, tracks, accept_free, (void *)(uintptr_t)o);
 }
 
 /* Can the key still become one that may come? */

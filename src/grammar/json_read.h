@@ -30,6 +30,10 @@ struct seen {
     uint32_t scope, id, chain;
 };
 
+struct member_slot { /* object NULL: free; m NULL: the object is in the table */
+    const struct di_json *object, *m;
+};
+
 struct schema_index {
     struct target *targets;
     size_t n_targets, cap_targets;
@@ -42,7 +46,8 @@ struct schema_index {
     uint8_t *drafts;
     size_t n_bases, cap_bases, cap_drafts;
     const struct di_json *root;
-    size_t done; /* schemas below this number are read */
+    struct member_slot *members; /* of large objects, by name; open addressing */
+    size_t n_members, cap_members;
     bool needs_scope;
 };
 
@@ -61,7 +66,7 @@ bool schema_index_all(struct schemas *s, uint32_t *resource);
 di_status schema_reference(struct schemas *s, uint32_t id, const char *keyword, struct di_str ref, uint32_t *out);
 uint32_t schema_enter_scope(struct schemas *s, uint32_t scope, uint32_t resource);
 /* The last member of that name, or NULL. */
-const struct di_json *schema_member(const struct di_json *v, struct di_str key);
+const struct di_json *schema_member(struct schemas *s, const struct di_json *v, struct di_str key);
 /* A member that is a string, or NULL. */
 const struct di_json *schema_string(const struct di_json *v, const char *key);
 

@@ -220,7 +220,7 @@ static di_status compound_schema(struct schemas *s, uint32_t up, const char *lab
     if (!p || !names)
         return schema_no_memory(s->err);
     for (const struct di_json *m = v->child; m; m = m->next) {
-        if (schema_member(v, m->key) != m)
+        if (schema_member(s, v, m->key) != m)
             continue;
         di_status status = values_schema(s, up, label, &m, 1, depth + 1, &part);
         if (status != DI_OK)
@@ -818,7 +818,7 @@ static di_status read_schema(struct schemas *s, uint32_t id)
     if (draft <= DRAFT_7)
         only = schema_string(r->v, "$ref"); /* hides what stands beside it */
     for (const struct di_json *m = r->v->child; m; m = m->next) {
-        if ((only && m != only) || schema_member(r->v, m->key) != m)
+        if ((only && m != only) || schema_member(s, r->v, m->key) != m)
             continue;
         if (di_str_eqc(m->key, "allOf")) {
             all = m;
@@ -878,6 +878,7 @@ out:
     di_free(x.heads);
     di_free(x.bases);
     di_free(x.drafts);
+    di_free(x.members);
     s->index = NULL;
     s->err = NULL;
     return status;

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #define MAX_ATOMS 4096
+#define MAX_REQUIRED 300 /* values inside each other that a value needs */
 
 static int by_number(const void *a, const void *b)
 {
@@ -598,26 +599,45 @@ static bool array_satisfiable(struct di_grammar *g, uint32_t number)
     return true;
 }
 
-bool json_satisfiable(struct di_grammar *g, uint32_t site)
+/* One round: what is being looked at, or was looked at in this round without success, counts as unsatisfiable. */
+static bool try_satisfy(struct di_grammar *g, uint32_t site)
 {
-    uint8_t known = g->sites[site].satisfiable;
-    if (known == 1 || known == 2)
-        return known == 1;
-    if (known == 3 || ++g->building > 300) { /* needed for itself: not by a finite value, unless another way is found */
+    struct site *x = g->sites + site;
+    if (x->satisfiable)
+        return x->satisfiable == 1;
+    if (x->round == g->round || g->building >= MAX_REQUIRED) {
+        g->too_deep |= x->round != g->round;
         g->assuming++;
-        g->building -= known != 3;
-        return known != 3;
+        return false;
     }
-    g->sites[site].satisfiable = 3;
+    x->round = g->round;
     unsigned before = g->assuming;
     bool yes = false;
+    g->building++;
     for (unsigned type = 0; type < N_TYPES && !yes; type++) {
         uint32_t number;
         const struct typed_site *t = json_typed(g, site, type, &number);
         yes = t && t->possible && (type != 6 || object_satisfiable(g, number)) && (type != 5 || array_satisfiable(g, number));
     }
     g->building--;
-    g->sites[site].satisfiable = yes ? 1 : g->assuming != before && g->building ? 0 : 2;
+    if (yes || g->assuming == before)
+        g->sites[site].satisfiable = yes ? 1 : 2;
+    g->found += yes;
+    return yes;
+}
+
+/* The least fixed point: a value that needs itself is none. A round that finds nothing new to be satisfiable is the last one. */
+bool json_satisfiable(struct di_grammar *g, uint32_t site)
+{
+    bool yes;
+    if (g->sites[site].satisfiable || g->building)
+        return try_satisfy(g, site);
+    do {
+        g->round++;
+        g->found = 0;
+        yes = try_satisfy(g, site);
+    } while (!yes && g->found && !g->over && !g->out_of_memory);
+    g->sites[site].satisfiable = yes ? 1 : 2;
     return yes;
 }
 
@@ -632,8 +652,9 @@ uint32_t json_distance(struct di_grammar *g, uint32_t site)
     uint32_t best = UINT32_MAX;
     if (g->sites[site].distance)
         return g->sites[site].distance;
-    if (!json_satisfiable(g, site))
+    if (g->measuring >= MAX_REQUIRED || !json_satisfiable(g, site))
         return UINT32_MAX;
+    g->measuring++;
     g->sites[site].distance = UINT32_MAX; /* while it is computed: not through itself */
     for (unsigned type = 0; type < N_TYPES; type++) {
         uint32_t number, d = 0;
@@ -663,6 +684,7 @@ uint32_t json_distance(struct di_grammar *g, uint32_t site)
             d--; /* one separator less than members */
         best = d < best ? d : best;
     }
+    g->measuring--;
     g->sites[site].distance = best == UINT32_MAX ? 0 : best;
     return best;
 }

@@ -2,6 +2,7 @@
  * slashes, %ignore, %import common.NAME, %json {schema}. Where Lark lets its lexer choose one terminal, the longest, every way to read the text
  * counts here. What is ignored may stand in front of the text and behind every string, expression and terminal of a rule. */
 #include "grammar/cfg.h"
+#include "base/utf8.h"
 
 #include <stdio.h>
 
@@ -169,18 +170,12 @@ static di_status read_string(struct reader *r, struct cfg_part **out)
         if (!skip(r, "\""))
             return di_buf_fini(&text), fail(r, DI_ERR_INVALID, "a range without an end");
         TRY(read_quoted(r, &last));
-        if (text.n != 1 || last.n != 1) {
-            struct di_buf class = {0};
-            di_buf_addf(&class, "[%s-%s]", text.p, last.p);
-            status = di_buf_ok(&class, r->err) == DI_OK ? rx_parse(&g->rx, di_buf_str(&class), 0, &rx, r->err) : DI_ERR_MEMORY;
-            di_buf_fini(&class);
-            if (status != DI_OK)
-                goto out;
-        } else {
-            pair[0] = (unsigned char)text.p[0];
-            pair[1] = (unsigned char)last.p[0];
-            rx = rx_ranges(&g->rx, pair, 1);
+        if (!text.n || !last.n || di_utf8_decode(text.p, text.n, &pair[0], NULL) != text.n ||
+            di_utf8_decode(last.p, last.n, &pair[1], NULL) != last.n || pair[1] < pair[0]) {
+            status = fail(r, DI_ERR_INVALID, "a range that is not one character, then one that does not come before it");
+            goto out;
         }
+        rx = rx_ranges(&g->rx, pair, 1);
     } else {
         rx = rx_literal(&g->rx, di_buf_str(&text));
     }

@@ -78,6 +78,7 @@ static di_status compile_json(struct di_grammar *g, di_error *err)
     TRY(schemas_read(&g->schemas, root, &top, err));
     g->start = json_start(g, top);
     TRY(gr_health(g, err));
+    CHECK(g->start || !g->too_deep, err, DI_ERR_LIMIT, "/", "the schema asks for more than 300 values inside each other");
     CHECK(g->start, err, DI_ERR_INVALID, "/", "no value satisfies the schema");
 out:
     return status;
@@ -249,6 +250,13 @@ static void collect(struct di_grammar *g)
 
 /* ---- matchers ---- */
 
+/* Take the lock; what a call may spend on formulas begins anew. */
+static void hold(struct di_grammar *g)
+{
+    pthread_mutex_lock(&g->lock);
+    g->bdd.work = 0;
+}
+
 static struct di_matcher *new_matcher(struct di_grammar *g, const struct di_vocabulary *v, const state_id *states, size_t n)
 {
     struct di_matcher *m = di_calloc(1, sizeof *m);
@@ -273,7 +281,7 @@ static struct di_matcher *new_matcher(struct di_grammar *g, const struct di_voca
 
 di_status di_matcher_create(struct di_grammar *g, const struct di_vocabulary *v, struct di_matcher **out, di_error *err)
 {
-    pthread_mutex_lock(&g->lock);
+    hold(g);
     bool other = v && g->vocabulary && g->vocabulary != v;
     if (v && !other)
         g->vocabulary = v;
@@ -286,7 +294,7 @@ di_status di_matcher_create(struct di_grammar *g, const struct di_vocabulary *v,
 
 di_status di_matcher_fork(const struct di_matcher *m, struct di_matcher **out, di_error *err)
 {
-    pthread_mutex_lock(&m->g->lock);
+    hold(m->g);
     *out = new_matcher(m->g, m->v, m->states, m->n);
     pthread_mutex_unlock(&m->g->lock);
     return *out ? DI_OK : di_fail(err, DI_ERR_MEMORY, "", "out of memory for a matcher");
@@ -296,7 +304,7 @@ void di_matcher_destroy(struct di_matcher *m)
 {
     if (!m)
         return;
-    pthread_mutex_lock(&m->g->lock);
+    hold(m->g);
     if (m->next)
         m->next->previous = m->previous;
     if (m->previous)
@@ -336,7 +344,7 @@ static di_status accept_locked(struct di_matcher *m, struct di_str bytes, di_err
 
 di_status di_matcher_accept_bytes(struct di_matcher *m, struct di_str bytes, di_error *err)
 {
-    pthread_mutex_lock(&m->g->lock);
+    hold(m->g);
     di_status status = accept_locked(m, bytes, err);
     pthread_mutex_unlock(&m->g->lock);
     return status;
@@ -365,7 +373,7 @@ size_t di_matcher_steps(const struct di_matcher *m)
 
 bool di_matcher_is_accepting(struct di_matcher *m)
 {
-    pthread_mutex_lock(&m->g->lock);
+    hold(m->g);
     bool yes = gr_accepts(m->g, m->states[m->n - 1]);
     pthread_mutex_unlock(&m->g->lock);
     return yes;
@@ -376,7 +384,7 @@ di_status di_matcher_mask(struct di_matcher *m, uint32_t *out, di_error *err)
     struct di_grammar *g = m->g;
     if (!m->v)
         return di_fail(err, DI_ERR_INVALID, "", "the matcher has no vocabulary");
-    pthread_mutex_lock(&g->lock);
+    hold(g);
     mask_compute(g, m->v, m->states[m->n - 1], out);
     di_status status = gr_health(g, err);
     pthread_mutex_unlock(&g->lock);
@@ -388,7 +396,7 @@ di_status di_matcher_mask(struct di_matcher *m, uint32_t *out, di_error *err)
 di_status di_matcher_forced(struct di_matcher *m, size_t most, struct di_buf *out, di_error *err)
 {
     struct di_grammar *g = m->g;
-    pthread_mutex_lock(&g->lock);
+    hold(g);
     size_t mark = g->n_nodes;
     state_id s = m->states[m->n - 1];
     for (size_t n = 0; n < most && !gr_accepts(g, s); n++) {
@@ -415,7 +423,7 @@ di_status di_matcher_forced(struct di_matcher *m, size_t most, struct di_buf *ou
 
 size_t di_matcher_distance(struct di_matcher *m)
 {
-    pthread_mutex_lock(&m->g->lock);
+    hold(m->g);
     size_t d = gr_distance(m->g, m->states[m->n - 1]);
     pthread_mutex_unlock(&m->g->lock);
     return d;

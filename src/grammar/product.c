@@ -139,12 +139,13 @@ uint64_t product_matches(const struct di_grammar *g, const struct product *p, ui
     return bits;
 }
 
-bool product_live(struct di_grammar *g, struct product *p, uint32_t state, bdd_id formula,
+bool product_live(struct di_grammar *g, struct product *p, uint32_t state, bdd_id formula, uint32_t tracks,
                   bool (*accept)(struct di_grammar *g, struct product *p, uint32_t state, void *ctx), void *ctx)
 {
-    if (p->formula != formula) {
+    if (p->formula != formula || p->tracks != tracks) {
         memset(p->live, 0, p->count);
         p->formula = formula;
+        p->tracks = tracks;
     }
     if (p->live[state])
         return p->live[state] == 1;

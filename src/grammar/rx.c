@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #define MAX_DEPTH 3000
+#define MOST_LIST 64 /* members of OR and AND nodes, on the average */
 
 /* ---- storage ---- */
 
@@ -29,6 +30,9 @@ static uint32_t hash_node(const struct rx_pool *p, const struct rx_node *n)
     if (n->op == OP_OR || n->op == OP_AND) {
         for (uint32_t i = 0; i < n->b; i++)
             h = (h ^ p->lists[n->a + i]) * 0xD6E8FEB86659FD93u;
+    } else if (n->op == OP_BYTES) {
+        for (int w = 0; w < 4; w++)
+            h = (h ^ p->sets[n->a].w[w] ^ h >> 31) * 0xD6E8FEB86659FD93u;
     } else {
         h = (h ^ n->a) * 0xD6E8FEB86659FD93u;
         h = (h ^ n->min) * 0xD6E8FEB86659FD93u;
@@ -43,6 +47,8 @@ static bool same_node(const struct rx_pool *p, const struct rx_node *x, const st
         return false;
     if (x->op == OP_OR || x->op == OP_AND)
         return memcmp(p->lists + x->a, p->lists + y->a, x->b * sizeof *p->lists) == 0;
+    if (x->op == OP_BYTES)
+        return memcmp(p->sets + x->a, p->sets + y->a, sizeof *p->sets) == 0;
     return x->a == y->a && x->min == y->min && x->max == y->max;
 }
 
@@ -134,7 +140,8 @@ static bool rehash(struct rx_pool *p)
     return true;
 }
 
-/* The list of an OR or AND node must be the last thing in p->lists; it is taken back if the node exists. */
+/* The list of an OR or AND node must be the last thing in p->lists, the set of a BYTES node the last in p->sets; they are taken back if the
+ * node exists. */
 static rx_id intern(struct rx_pool *p, struct rx_node n)
 {
     bool list = n.op == OP_OR || n.op == OP_AND;
@@ -144,9 +151,10 @@ static rx_id intern(struct rx_pool *p, struct rx_node n)
     for (uint32_t i = *head; i; i = p->nodes[i].chain)
         if (same_node(p, p->nodes + i, &n)) {
             p->n_lists -= list ? n.b : 0;
+            p->n_sets -= n.op == OP_BYTES;
             return i;
         }
-    if (p->n >= p->limit) {
+    if (p->n >= p->limit || p->n_lists / MOST_LIST > p->limit) {
         p->over_limit = true;
         return RX_NONE;
     }
@@ -198,15 +206,10 @@ rx_id rx_set(struct rx_pool *p, const struct byte_set *s)
 {
     if (!(s->w[0] | s->w[1] | s->w[2] | s->w[3]))
         return RX_NONE;
-    size_t i = 0;
-    while (i < p->n_sets && memcmp(p->sets + i, s, sizeof *s) != 0)
-        i++;
-    if (i == p->n_sets) {
-        if (!grow(p, (void **)&p->sets, &p->cap_sets, i + 1, sizeof *s))
-            return RX_NONE;
-        p->sets[p->n_sets++] = *s;
-    }
-    return intern(p, (struct rx_node){.op = OP_BYTES, .a = (uint32_t)i});
+    if (!grow(p, (void **)&p->sets, &p->cap_sets, p->n_sets + 1, sizeof *s))
+        return RX_NONE;
+    p->sets[p->n_sets] = *s;
+    return intern(p, (struct rx_node){.op = OP_BYTES, .a = (uint32_t)p->n_sets++});
 }
 
 rx_id rx_byte(struct rx_pool *p, unsigned b)

@@ -368,6 +368,40 @@ static rx_id class_expression(struct reader *r, struct class *c)
 
 /* ---- expressions ---- */
 
+/* A growing list of expressions; most are short. */
+struct parts {
+    rx_id few[64], *v;
+    size_t n, cap;
+};
+
+static void parts_init(struct parts *p)
+{
+    p->v = p->few;
+    p->n = 0;
+    p->cap = sizeof p->few / sizeof *p->few;
+}
+
+static void parts_fini(struct parts *p)
+{
+    if (p->v != p->few)
+        di_free(p->v);
+}
+
+static di_status parts_add(struct reader *r, struct parts *p, rx_id id)
+{
+    if (p->n == p->cap) {
+        rx_id *bigger = di_malloc(p->cap * 2 * sizeof *bigger);
+        if (!bigger)
+            return di_fail(r->err, DI_ERR_MEMORY, "", "out of memory for an expression");
+        memcpy(bigger, p->v, p->n * sizeof *p->v);
+        parts_fini(p);
+        p->v = bigger;
+        p->cap *= 2;
+    }
+    p->v[p->n++] = id;
+    return DI_OK;
+}
+
 static di_status read_any(struct reader *r, rx_id *out);
 
 static di_status read_atom(struct reader *r, rx_id *out)
@@ -502,47 +536,57 @@ static di_status read_repeated(struct reader *r, rx_id *out)
 
 static di_status read_sequence(struct reader *r, rx_id *out)
 {
-    rx_id few[64], *parts = few;
-    size_t n = 0, cap = 64;
+    struct parts parts;
     di_status status = DI_OK;
+    rx_id part;
+    parts_init(&parts);
     while (more(r) && peek(r) != '|' && peek(r) != ')') {
-        if (n == cap) {
-            rx_id *bigger = di_malloc(cap * 2 * sizeof *bigger);
-            CHECK(bigger, r->err, DI_ERR_MEMORY, "", "out of memory for an expression");
-            memcpy(bigger, parts, n * sizeof *parts);
-            if (parts != few)
-                di_free(parts);
-            parts = bigger;
-            cap *= 2;
-        }
-        TRY(read_repeated(r, &parts[n]));
-        n++;
+        TRY(read_repeated(r, &part));
+        TRY(parts_add(r, &parts, part));
     }
     *out = RX_EMPTY;
-    while (n > 0)
-        *out = rx_cat(r->p, parts[--n], *out);
+    while (parts.n > 0)
+        *out = rx_cat(r->p, parts.v[--parts.n], *out);
 out:
-    if (parts != few)
-        di_free(parts);
+    parts_fini(&parts);
     return status;
 }
 
 static di_status read_any(struct reader *r, rx_id *out)
 {
+    struct parts parts;
+    di_status status = DI_OK;
     rx_id part;
+    parts_init(&parts);
     if (++r->depth > MAX_GROUPS)
         return fail(r, DI_ERR_LIMIT, r->at, "more than 200 groups inside each other");
-    di_status status = read_sequence(r, out);
-    while (status == DI_OK && skip(r, "|")) {
-        status = read_sequence(r, &part);
-        if (status == DI_OK)
-            *out = rx_or(r->p, *out, part);
-    }
+    do {
+        TRY(read_sequence(r, &part));
+        TRY(parts_add(r, &parts, part));
+    } while (skip(r, "|"));
+    *out = parts.n == 1 ? part : rx_any_of(r->p, parts.v, parts.n); /* all at once: a list for every prefix would be quadratic */
     r->depth--;
+out:
+    parts_fini(&parts);
     return status;
 }
 
 /* ---- anchors ---- */
+
+/* One of what `part` makes of the members of an OR node. */
+static rx_id each_of(struct rx_pool *p, const struct rx_node *n, rx_id (*part)(struct rx_pool *p, rx_id a))
+{
+    rx_id *list = di_malloc(n->b * sizeof *list), out = RX_NONE;
+    if (!list) {
+        p->out_of_memory = true;
+        return RX_NONE;
+    }
+    for (uint32_t i = 0; i < n->b; i++)
+        list[i] = part(p, p->lists[n->a + i]);
+    out = rx_any_of(p, list, n->b);
+    di_free(list);
+    return out;
+}
 
 /* a without the two sentinels: what matches inside a text. */
 static rx_id inside(struct rx_pool *p, rx_id a)
@@ -566,10 +610,7 @@ static rx_id inside(struct rx_pool *p, rx_id a)
         break;
     }
     case OP_REP: out = rx_rep(p, inside(p, n.a), n.min, n.max); break;
-    case OP_OR:
-        for (uint32_t i = 0; i < n.b; i++)
-            out = rx_or(p, out, inside(p, p->lists[n.a + i]));
-        break;
+    case OP_OR: out = each_of(p, &n, inside); break;
     default: out = a;
     }
     p->depth--;
@@ -597,10 +638,7 @@ static rx_id without_end(struct rx_pool *p, rx_id a)
         out = rx_cat(p, before, without_end(p, n.a));
         break;
     }
-    case OP_OR:
-        for (uint32_t i = 0; i < n.b; i++)
-            out = rx_or(p, out, without_end(p, p->lists[n.a + i]));
-        break;
+    case OP_OR: out = each_of(p, &n, without_end); break;
     default: break;
     }
     p->depth--;
