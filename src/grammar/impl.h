@@ -130,7 +130,8 @@ struct product {
     rx_id *states;
     uint8_t *live; /* 0 unknown, 1, 2 */
     uint32_t *heads, *chain;
-    size_t count, cap, cap_live, cap_chain, mask;
+    uint32_t **next; /* by state and byte, UINT32_MAX where not computed; NULL until first used */
+    size_t count, cap, cap_live, cap_chain, cap_next, mask;
     bdd_id formula; /* that `live` is about, with `tracks` */
     uint32_t tracks;
     uint8_t *loops; /* 1 + enum loops; 0 unknown */
@@ -140,6 +141,7 @@ struct product {
 /* Which characters leave a state as it is. */
 enum loops {
     LOOPS_NOT,
+    LOOPS_LINE,    /* all that a string of JSON may hold unescaped but U+2028 and U+2029 */
     LOOPS_CONTENT, /* all that a string of JSON may hold unescaped */
     LOOPS_ANY      /* all */
 };
@@ -274,7 +276,12 @@ bool json_text_accept(struct di_grammar *g, struct typed_site *t, uint32_t produ
 /* product.c */
 struct product *product_create(struct di_grammar *g, const rx_id *start, uint32_t n); /* its start is state 0 */
 void product_destroy(struct product *p);
-uint32_t product_step(struct di_grammar *g, struct product *p, uint32_t state, unsigned byte);
+uint32_t product_derive(struct di_grammar *g, struct product *p, uint32_t state, unsigned byte);
+static inline uint32_t product_step(struct di_grammar *g, struct product *p, uint32_t state, unsigned byte)
+{
+    const uint32_t *next = state < p->cap_next ? p->next[state] : NULL;
+    return next && next[byte] != UINT32_MAX ? next[byte] : product_derive(g, p, state, byte);
+}
 /* Components that accept, as bits or as booleans. */
 uint64_t product_matches(const struct di_grammar *g, const struct product *p, uint32_t state);
 enum loops product_loops(struct di_grammar *g, struct product *p, uint32_t state);
@@ -296,6 +303,8 @@ void numbers_assign(struct typed_site *t, uint32_t state, bool *atoms);
 state_id json_start(struct di_grammar *g, uint32_t schema);
 state_id json_step(struct di_grammar *g, state_id s, unsigned byte);
 bool json_accepts(struct di_grammar *g, state_id s);
+/* Can a name that no schema knows, with the patterns in state `item`, come in an object that is inside a key? */
+bool json_free_viable(struct di_grammar *g, state_id object, uint32_t item);
 bool json_has_name(const struct di_grammar *g, const struct node *object, uint32_t name);
 /* Bytes to the end of the value behind a key, less those that its object counts for the names it still needs: may be negative. */
 int64_t json_key_distance(struct di_grammar *g, const struct node *key);

@@ -391,18 +391,24 @@ static bool free_viable(struct di_grammar *g, const struct node *o, uint32_t sta
     return f != BDD_FALSE && product_live(g, t->product, state, f, tracks, accept_free, (void *)(uintptr_t)o);
 }
 
+bool json_free_viable(struct di_grammar *g, state_id object, uint32_t item)
+{
+    if (g->free.parent != object || g->free.item != item) { /* asked for each byte of a walk, with few answers */
+        const struct node o = g->nodes[object];
+        bool viable = free_viable(g, &o, item);
+        g->free.parent = object;
+        g->free.item = item;
+        g->free.viable = viable;
+    }
+    return g->free.viable;
+}
+
 /* Can the key still become one that may come? */
 static bool key_viable(struct di_grammar *g, const struct node *k)
 {
-    const struct node o = g->nodes[k->parent];
-    if (g->free.parent != k->parent || g->free.item != k->f[F_ITEM]) { /* asked for each byte of a walk, with few answers */
-        bool viable = free_viable(g, &o, k->f[F_ITEM]);
-        g->free.parent = k->parent;
-        g->free.item = k->f[F_ITEM];
-        g->free.viable = viable;
-    }
-    if (g->free.viable)
+    if (json_free_viable(g, k->parent, k->f[F_ITEM]))
         return true;
+    const struct node o = g->nodes[k->parent];
     for (uint32_t i = k->f[F_LOW]; i < k->f[F_HIGH]; i++)
         if (name_viable(g, &o, i))
             return true;

@@ -25,6 +25,7 @@ struct walk {
     uint32_t *out;
     uint32_t min_chars, max_chars; /* of what stands in front of a residue */
     bool try_each;                 /* residues with something in front are tried as whole tokens */
+    bool try_breaks;               /* those with a line break of Unicode are */
 };
 
 static void doubt(struct walk *w, uint32_t id)
@@ -41,6 +42,8 @@ static void reached(struct walk *w, const struct trie *t, const struct trie_node
         if (e->chars < w->min_chars || e->chars > w->max_chars)
             continue;
         if (w->try_each && e->chars && !allows(w->g, w->from, w->v->tokens[e->id]))
+            continue;
+        if (w->try_breaks && has_break(w->v->tokens[e->id]) && !allows(w->g, w->from, w->v->tokens[e->id]))
             continue;
         if (verify)
             doubt(w, e->id);
@@ -64,10 +67,9 @@ static bool runs(struct di_grammar *g, state_id s, uint32_t *x)
     return !t->product && !t->min && t->max == RX_MANY;
 }
 
-/* Bytes that may come where no string, number or word is open, in the order of the trie. */
-static const char structure[] = "\t\n\r \",-0123456789:[]fnt{}";
-
+/* Bytes that may come where no string, number or word is open; and in a number. */
 static const struct byte_set structural = {{0x07FF300500002600u, 0x2810404028000000u, 0, 0}};
+static const struct byte_set numeric = {{0x03FF780100002600u, 0x2000002020000020u, 0, 0}};
 
 static bool is_structural(const struct node *n)
 {
@@ -130,6 +132,126 @@ static void walk_trie(struct walk *w, const struct trie *t, state_id from)
     walk_nodes(w, t, 1, (uint32_t)t->n_nodes, 0, from);
 }
 
+/* All tokens that begin with one of these bytes. */
+static void walk_first(struct walk *w, const struct byte_set *first)
+{
+    const struct trie *t = &w->v->all;
+    for (unsigned byte = 0; byte < 256; byte++) {
+        uint32_t i = w->v->first_node[byte];
+        if (i && set_has(first, byte))
+            walk_nodes(w, t, i, t->nodes[i].end, 0, w->from);
+    }
+}
+
+/* ---- inside of strings and keys ---- */
+
+/* What changes inside a string or a key that is none of the names that schemas know, beside the node. */
+struct inside {
+    enum { INSIDE_RX, INSIDE_PRODUCT, INSIDE_KEY } kind;
+    struct typed_site *t;
+    state_id object; /* KEY */
+    uint32_t x, y;   /* expression or product's state; KEY: patterns and expression */
+};
+
+static bool step_inside(struct di_grammar *g, const struct inside *in, struct mask_step *at, unsigned byte)
+{
+    switch (in->kind) {
+    case INSIDE_RX: at->x = rx_step(&g->rx, at->x, byte); return at->x != RX_NONE;
+    case INSIDE_PRODUCT: at->x = product_step(g, in->t->product, at->x, byte); return json_text_live(g, in->t, at->x);
+    default:
+        at->state = rx_step(&g->rx, at->state, byte);
+        if (in->t->product)
+            at->x = product_step(g, in->t->product, at->x, byte);
+        return at->state != RX_NONE && json_free_viable(g, in->object, at->x);
+    }
+}
+
+/* Can the state be followed without nodes? Lengths that are counted are in the node. */
+static bool is_inside(struct di_grammar *g, const struct node *n, struct inside *in)
+{
+    if ((n->kind != NODE_STRING && n->kind != NODE_KEY) || n->f[F_ESCAPE])
+        return false;
+    if (n->kind == NODE_KEY) {
+        *in = (struct inside){INSIDE_KEY, g->typed[g->nodes[n->parent].f[F_SITE]], n->parent, n->f[F_ITEM], n->f[F_RX]};
+        return !n->f[F_HIGH];
+    }
+    struct typed_site *t = g->typed[n->f[F_SITE]];
+    *in = (struct inside){t->product ? INSIDE_PRODUCT : INSIDE_RX, t, 0, n->f[F_RX], 0};
+    return !t->min && t->max == RX_MANY;
+}
+
+/* Add the tokens that stay inside: their texts hold nothing that a string spells otherwise. */
+static void walk_plain(struct walk *w, const struct inside *in)
+{
+    const struct trie *t = &w->v->plain;
+    struct di_grammar *g = w->g;
+    struct mask_cache *c = g->cache;
+    if (!gr_grow(g, (void **)&c->path, &c->cap_path, t->depth + 1, sizeof *c->path))
+        return;
+    c->path[0] = (struct mask_step){.state = in->y, .x = in->x};
+    for (uint32_t i = 1; i < t->n_nodes;) {
+        const struct trie_node *n = t->nodes + i;
+        struct mask_step to = c->path[n->depth - 1];
+        if (!step_inside(g, in, &to, n->byte)) {
+            i = n->end;
+            continue;
+        }
+        for (uint32_t e = n->first; e < n->first + n->count; e++)
+            mask_add(w->out, t->entries[e].id);
+        c->path[n->depth] = to;
+        i++;
+    }
+}
+
+/* The slot of an expression among the masks that grammars share. */
+static size_t shared_slot(const uint64_t *digest)
+{
+    return digest[0] % SHARED_MASKS;
+}
+
+static bool find_shared(const struct di_vocabulary *v, const uint64_t *digest, uint32_t *out)
+{
+    struct shared_masks *s = v->shared;
+    size_t i = shared_slot(digest);
+    pthread_mutex_lock(&s->lock);
+    bool found = s->slots[i].mask && memcmp(s->slots[i].digest, digest, sizeof s->slots[i].digest) == 0;
+    if (found)
+        memcpy(out, s->slots[i].mask, v->words * sizeof *out);
+    pthread_mutex_unlock(&s->lock);
+    return found;
+}
+
+static void keep_shared(const struct di_vocabulary *v, const uint64_t *digest, const uint32_t *mask)
+{
+    struct shared_masks *s = v->shared;
+    size_t i = shared_slot(digest);
+    pthread_mutex_lock(&s->lock);
+    if (!s->slots[i].mask)
+        s->slots[i].mask = di_malloc((v->words + 1) * sizeof *mask); /* without memory nothing is kept */
+    if (s->slots[i].mask) {
+        memcpy(s->slots[i].mask, mask, v->words * sizeof *mask);
+        memcpy(s->slots[i].digest, digest, sizeof s->slots[i].digest);
+    }
+    pthread_mutex_unlock(&s->lock);
+}
+
+/* Tokens that stay inside a string or key, then those with something that a string spells otherwise or ends with. */
+static void mask_inside(struct walk *w, const struct inside *in)
+{
+    struct di_grammar *g = w->g;
+    bool shared = in->kind == INSIDE_RX && rx_may_search(&g->rx); /* else what is dead is known less well here than elsewhere */
+    uint64_t digest[2];
+    if (shared)
+        memcpy(digest, g->rx.nodes[in->x].digest, sizeof digest);
+    if (!shared || !find_shared(w->v, digest, w->out)) {
+        memset(w->out, 0, w->v->words * sizeof *w->out);
+        walk_plain(w, in);
+        if (shared && rx_may_search(&g->rx) && gr_health(g, NULL) == DI_OK)
+            keep_shared(w->v, digest, w->out);
+    }
+    walk_trie(w, &w->v->marked, w->from);
+}
+
 /* ---- slices ---- */
 
 static uint32_t step_rx(void *ctx, uint32_t state, unsigned byte)
@@ -160,9 +282,12 @@ static enum loops state_loops(struct di_grammar *g, state_id s)
     size_t mark = g->n_nodes;
     enum loops found = LOOPS_NOT;
     switch (n.kind) {
-    case NODE_RX: return rx_loops(g, n.f[0]) ? LOOPS_CONTENT : LOOPS_NOT;
+    case NODE_RX: found = rx_loops(g, n.f[0]); return found == LOOPS_ANY ? LOOPS_CONTENT : found;
     case NODE_ITEMS:
-    case NODE_ITEM_JSON: found = find_loops(s, step_state, g) ? LOOPS_CONTENT : LOOPS_NOT; break;
+    case NODE_ITEM_JSON:
+        found = find_loops(s, step_state, g);
+        found = found == LOOPS_ANY ? LOOPS_CONTENT : found;
+        break;
     case NODE_STRING:
         t = g->typed[n.f[F_SITE]];
         if (n.f[F_ESCAPE] || t->max != RX_MANY || n.f[F_COUNT] < t->min)
@@ -217,23 +342,32 @@ static void mask_free_string(struct walk *w, uint32_t count, uint32_t min, uint3
     walk_trie(w, &s->closing, gr_node(g, &n));
     w->min_chars = 0;
     w->max_chars = RX_MANY;
-    if (count < min) {
-        for (size_t i = 0; i < s->others.n_entries; i++) {
-            const struct trie_entry *e = s->others.entries + i;
-            if (allows(g, w->from, w->v->tokens[e->id]))
-                mask_add(w->out, e->id);
+    if (count < min) { /* as many characters in front as are missing, or fewer: by their number */
+        for (uint32_t front = 0; front < min - count && front <= s->most_chars; front++) {
+            n.f[F_COUNT] = count + front;
+            w->min_chars = w->max_chars = front;
+            walk_trie(w, &s->others, gr_node(g, &n));
         }
-        return;
+        n.f[F_COUNT] = min;
+        w->min_chars = min - count;
+        w->max_chars = left;
     }
     w->try_each = left < 4096;
-    walk_trie(w, &s->others, w->from);
+    walk_trie(w, &s->others, count < min ? gr_node(g, &n) : w->from);
 }
 
-/* A state that one character leads to and that no further one changes, or 0: where a text goes that is none of the words which `s` knows. */
-static state_id find_loop(struct di_grammar *g, state_id s)
+/* A state with which `s` is compared: where a text goes that is none of the words which `s` knows. 0: there is none. */
+static state_id find_base(struct di_grammar *g, state_id s)
 {
     static const char probes[] = "q~Z5 ";
+    struct node n = g->nodes[s];
     state_id tried = 0;
+    if (n.kind == NODE_KEY && n.f[F_ESCAPE])
+        return 0;
+    if (n.kind == NODE_KEY) { /* the key of a free name */
+        n.f[F_LOW] = n.f[F_HIGH] = n.f[F_DEPTH] = n.chain = 0;
+        return json_free_viable(g, n.parent, n.f[F_ITEM]) ? gr_node(g, &n) : 0;
+    }
     for (const char *c = probes; *c; c++) {
         state_id to = gr_step(g, s, (unsigned char)*c);
         if (to && to != tried && state_loops(g, to))
@@ -243,16 +377,27 @@ static state_id find_loop(struct di_grammar *g, state_id s)
     return 0;
 }
 
-/* `out` is the mask of `loop`: make it that of w->from, looking only at tokens on whose way the two states differ. */
-static void walk_difference(struct walk *w, state_id loop)
+/* Bytes that go on with one of the names a key may still become, and those that are no text of it. */
+static struct byte_set bytes_of_names(const struct di_grammar *g, const struct node *key)
+{
+    const struct typed_site *t = g->typed[g->nodes[key->parent].f[F_SITE]];
+    struct byte_set set = {0};
+    set_add(&set, '"');
+    set_add(&set, '\\');
+    for (uint32_t i = key->f[F_LOW]; i < key->f[F_HIGH]; i++)
+        if (t->names[i].text.n > key->f[F_DEPTH])
+            set_add(&set, (unsigned char)t->names[i].text.p[key->f[F_DEPTH]]);
+    return set;
+}
+
+/* `out` is the mask of `base`: make it that of w->from, looking only at tokens on whose way the two states differ. */
+static void walk_difference(struct walk *w, state_id base, uint32_t first, uint32_t end)
 {
     const struct trie *t = &w->v->all;
     struct di_grammar *g = w->g;
     struct mask_cache *c = g->cache;
-    if (!gr_grow(g, (void **)&c->path, &c->cap_path, t->depth + 1, sizeof *c->path))
-        return;
-    c->path[0] = (struct mask_step){.state = w->from, .x = loop};
-    for (uint32_t i = 1; i < t->n_nodes;) {
+    c->path[0] = (struct mask_step){.state = w->from, .x = base};
+    for (uint32_t i = first; i < end;) {
         const struct trie_node *n = t->nodes + i;
         const struct mask_step *from = c->path + n->depth - 1;
         g->verify = from->verify;
@@ -278,13 +423,23 @@ static void walk_difference(struct walk *w, state_id loop)
     g->verify = false;
 }
 
-static void walk_structure(struct walk *w)
+static void mask_difference(struct walk *w, state_id base)
 {
     const struct trie *t = &w->v->all;
-    for (size_t k = 0; k < sizeof structure - 1; k++) {
-        uint32_t i = w->v->first_node[(unsigned char)structure[k]];
-        if (i)
-            walk_nodes(w, t, i, t->nodes[i].end, 0, w->from);
+    struct di_grammar *g = w->g;
+    const struct node n = g->nodes[w->from];
+    struct mask_cache *c = g->cache;
+    if (!gr_grow(g, (void **)&c->path, &c->cap_path, t->depth + 1, sizeof *c->path))
+        return;
+    if (n.kind != NODE_KEY) {
+        walk_difference(w, base, 1, (uint32_t)t->n_nodes);
+        return;
+    }
+    struct byte_set first = bytes_of_names(g, &n); /* any other byte leads both to the same state */
+    for (unsigned byte = 0; byte < 256; byte++) {
+        uint32_t i = w->v->first_node[byte];
+        if (i && set_has(&first, byte))
+            walk_difference(w, base, i, t->nodes[i].end);
     }
 }
 
@@ -301,19 +456,31 @@ static void compute(struct di_grammar *g, const struct di_vocabulary *v, state_i
         mask_any_text(&w);
     } else if (limited) {
         mask_free_string(&w, n.f[F_COUNT], t->min, t->max);
-    } else if (loops == LOOPS_CONTENT) {
+    } else if (loops == LOOPS_CONTENT || loops == LOOPS_LINE) {
         copy_mask(v, v->content.whole, out);
+        for (size_t i = 0; i < (loops == LOOPS_LINE ? v->content.n_breaks : 0); i++)
+            if (!allows(g, s, v->tokens[v->content.breaks[i]]))
+                out[v->content.breaks[i] / 32] &= ~(1u << v->content.breaks[i] % 32);
+        w.try_breaks = loops == LOOPS_LINE;
         walk_trie(&w, &v->content.closing, s);
         walk_trie(&w, &v->content.others, s);
     } else {
-        state_id loop = text ? find_loop(g, s) : 0;
-        if (loop) {
-            compute(g, v, loop, out);
-            walk_difference(&w, loop);
+        struct inside in;
+        state_id base = 0;
+        if (is_inside(g, &n, &in)) {
+            mask_inside(&w, &in);
+        } else if (text && (base = find_base(g, s))) {
+            compute(g, v, base, out);
+            mask_difference(&w, base);
         } else {
             memset(out, 0, v->words * sizeof *out);
+            struct byte_set names;
             if (is_structural(&n))
-                walk_structure(&w);
+                walk_first(&w, &structural);
+            else if (n.kind == NODE_NUMBER)
+                walk_first(&w, &numeric);
+            else if (n.kind == NODE_KEY && !n.f[F_ESCAPE])
+                names = bytes_of_names(g, &n), walk_first(&w, &names);
             else
                 walk_trie(&w, &v->all, s);
         }

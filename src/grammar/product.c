@@ -27,6 +27,9 @@ void product_destroy(struct product *p)
 {
     if (!p)
         return;
+    for (size_t i = 0; i < p->cap_next; i++)
+        di_free(p->next[i]);
+    di_free(p->next);
     di_free(p->states);
     di_free(p->live);
     di_free(p->loops);
@@ -35,7 +38,8 @@ void product_destroy(struct product *p)
     di_free(p);
 }
 
-uint32_t product_step(struct di_grammar *g, struct product *p, uint32_t state, unsigned byte)
+/* The state of the components behind a byte. */
+static uint32_t step_components(struct di_grammar *g, struct product *p, uint32_t state, unsigned byte)
 {
     size_t at = p->count;
     if (!gr_grow(g, (void **)&p->states, &p->cap, (at + 1) * p->n, sizeof *p->states))
@@ -43,7 +47,7 @@ uint32_t product_step(struct di_grammar *g, struct product *p, uint32_t state, u
     rx_id *to = p->states + at * p->n;
     uint64_t h = 0;
     for (uint32_t i = 0; i < p->n; i++) {
-        to[i] = rx_step(&g->rx, p->states[state * p->n + i], byte);
+        to[i] = rx_step(&g->rx, p->states[(size_t)state * p->n + i], byte);
         h = (h ^ to[i]) * 0xD6E8FEB86659FD93u;
         h ^= h >> 32;
     }
@@ -63,20 +67,51 @@ uint32_t product_step(struct di_grammar *g, struct product *p, uint32_t state, u
     return (uint32_t)p->count++;
 }
 
+uint32_t product_derive(struct di_grammar *g, struct product *p, uint32_t state, unsigned byte)
+{
+    size_t old = p->cap_next;
+    if (!gr_grow(g, (void **)&p->next, &p->cap_next, (size_t)state + 1, sizeof *p->next))
+        return 0;
+    memset(p->next + old, 0, (p->cap_next - old) * sizeof *p->next);
+    if (!p->next[state] && g->rx.tables * 4 <= g->rx.limit) { /* counted with those of expressions; beyond, steps are only slower */
+        p->next[state] = di_malloc(256 * sizeof **p->next);
+        if (!p->next[state]) {
+            g->out_of_memory = true;
+            return 0;
+        }
+        memset(p->next[state], 0xFF, 256 * sizeof **p->next);
+        g->rx.tables++;
+    }
+    uint32_t to = step_components(g, p, state, byte);
+    if (p->next[state] && !rx_failed(&g->rx) && !g->over && !g->out_of_memory)
+        p->next[state][byte] = to;
+    return to;
+}
+
 /* ---- loops ---- */
 
-/* All continuations of `left` bytes behind `at` lead to `home`. */
-static bool returns(uint32_t home, uint32_t at, unsigned low, unsigned high, unsigned left,
-                    uint32_t (*step)(void *ctx, uint32_t state, unsigned byte), void *ctx)
+struct loop_search {
+    uint32_t home;
+    uint32_t (*step)(void *ctx, uint32_t state, unsigned byte);
+    void *ctx;
+    bool line; /* but for U+2028 and U+2029 */
+};
+
+/* All continuations of `left` bytes behind `at` lead home. `text`: the bytes so far. */
+static bool returns(struct loop_search *s, uint32_t at, unsigned low, unsigned high, unsigned left, unsigned text)
 {
     uint32_t last = UINT32_MAX;
     for (unsigned byte = low; byte <= high; byte++) {
-        uint32_t to = step(ctx, at, byte);
-        if (left == 1 && to != home)
+        unsigned now = text << 8 | byte;
+        uint32_t to = s->step(s->ctx, at, byte);
+        if (left == 1 && to != s->home) {
+            if (now != 0xE280A8 && now != 0xE280A9)
+                return false;
+            s->line = true;
+        }
+        if (left > 1 && to != last && !returns(s, to, 0x80, 0xBF, left - 1, now))
             return false;
-        if (left > 1 && to != last && !returns(home, to, 0x80, 0xBF, left - 1, step, ctx))
-            return false;
-        last = to;
+        last = now == 0xE280 ? UINT32_MAX : to;
     }
     return true;
 }
@@ -87,6 +122,7 @@ enum loops find_loops(uint32_t state, uint32_t (*step)(void *ctx, uint32_t state
         uint8_t first, last, low, high, left;
     } leads[] = {{0xC2, 0xDF, 0x80, 0xBF, 1}, {0xE0, 0xE0, 0xA0, 0xBF, 2}, {0xE1, 0xEC, 0x80, 0xBF, 2}, {0xED, 0xED, 0x80, 0x9F, 2},
                  {0xEE, 0xEF, 0x80, 0xBF, 2}, {0xF0, 0xF0, 0x90, 0xBF, 3}, {0xF1, 0xF3, 0x80, 0xBF, 3}, {0xF4, 0xF4, 0x80, 0x8F, 3}};
+    struct loop_search s = {state, step, ctx, false};
     bool any = true;
     for (unsigned byte = 0x7F; byte < 0x80; byte--) { /* letters before control characters: most states fail at once */
         if (step(ctx, state, byte) == state)
@@ -99,12 +135,12 @@ enum loops find_loops(uint32_t state, uint32_t (*step)(void *ctx, uint32_t state
         uint32_t last = UINT32_MAX;
         for (unsigned byte = leads[i].first; byte <= leads[i].last; byte++) {
             uint32_t to = step(ctx, state, byte);
-            if (to != last && !returns(state, to, leads[i].low, leads[i].high, leads[i].left, step, ctx))
+            if ((to != last || byte == 0xE2) && !returns(&s, to, leads[i].low, leads[i].high, leads[i].left, byte))
                 return LOOPS_NOT;
-            last = to;
+            last = byte == 0xE2 ? UINT32_MAX : to;
         }
     }
-    return any ? LOOPS_ANY : LOOPS_CONTENT;
+    return s.line ? LOOPS_LINE : any ? LOOPS_ANY : LOOPS_CONTENT;
 }
 
 struct stepping {

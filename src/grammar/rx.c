@@ -66,6 +66,33 @@ static uint32_t mul_len(uint32_t a, uint32_t times)
     return a * times;
 }
 
+static uint64_t mix(uint64_t h, uint64_t x)
+{
+    unsigned __int128 wide = (unsigned __int128)(h ^ x ^ 0x9E3779B97F4A7C15u) * 0xD6E8FEB86659FD93u;
+    return (uint64_t)wide ^ (uint64_t)(wide >> 64) ^ x << 23;
+}
+
+/* Members of OR and AND are in an order that differs from pool to pool: their digests are added. */
+static void make_digest(const struct rx_pool *p, struct rx_node *n)
+{
+    static const char secret; /* its place is another one in every process: nobody finds two expressions of one digest */
+    for (uint64_t k = 0; k < 2; k++) {
+        uint64_t h = mix((uint64_t)(uintptr_t)&secret + k * 0xA24BAED4963EE407u, n->op);
+        if (n->op == OP_BYTES) {
+            for (int w = 0; w < 4; w++)
+                h = mix(h, p->sets[n->a].w[w]);
+        } else if (n->op == OP_OR || n->op == OP_AND) {
+            uint64_t sum = n->b;
+            for (uint32_t i = 0; i < n->b; i++)
+                sum += mix(h, p->nodes[p->lists[n->a + i]].digest[k]);
+            h = mix(h, sum);
+        } else if (n->op != OP_NONE && n->op != OP_EMPTY) {
+            h = mix(mix(mix(h, p->nodes[n->a].digest[k]), n->op == OP_CAT ? p->nodes[n->b].digest[k] : 0), (uint64_t)n->min << 32 | n->max);
+        }
+        n->digest[k] = h;
+    }
+}
+
 /* What the node's parts say about it. */
 static void describe(const struct rx_pool *p, struct rx_node *n)
 {
@@ -161,6 +188,7 @@ static rx_id intern(struct rx_pool *p, struct rx_node n)
     if (!grow(p, (void **)&p->nodes, &p->cap, p->n + 1, sizeof *p->nodes))
         return RX_NONE;
     describe(p, &n);
+    make_digest(p, &n);
     n.live = n.op == OP_NONE ? 2 : !n.boolean;
     n.chain = *head;
     p->nodes[p->n] = n;

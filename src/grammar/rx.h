@@ -27,6 +27,7 @@ struct rx_node {
     uint32_t a, b, min, max;                    /* BYTES: a = index of the set; lists: a = first in `lists`, b = count */
     uint32_t chain;
     uint32_t min_chars, max_chars; /* bounds of the length in characters; RX_MANY = none. Bytes 0x80..0xBF count nothing */
+    uint64_t digest[2];            /* of what it is, the same in every pool of the process */
     uint32_t *next;                /* derivatives by byte, RX_UNKNOWN where not computed; NULL until first used */
 };
 #define RX_UNKNOWN UINT32_MAX

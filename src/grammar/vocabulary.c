@@ -134,10 +134,11 @@ static bool build_slice(struct di_vocabulary *v)
     size_t n_closing = 0, n_others = 0, n_leaving = 0;
     s->inside = di_calloc(v->words, sizeof *s->inside);
     s->pairs = di_malloc((v->n + 1) * sizeof *s->pairs);
+    s->breaks = di_malloc((v->n + 1) * sizeof *s->breaks);
     s->whole = di_calloc(v->words, sizeof *s->whole);
     s->short_ones = di_calloc(v->words * SLICE_LEFT, sizeof *s->short_ones);
     s->by_chars = di_malloc((v->n + 1) * sizeof *s->by_chars);
-    if (!closing || !others || !leaving || !s->inside || !s->pairs || !s->whole || !s->short_ones || !s->by_chars) {
+    if (!closing || !others || !leaving || !s->inside || !s->pairs || !s->breaks || !s->whole || !s->short_ones || !s->by_chars) {
         di_free(closing);
         di_free(others);
         di_free(leaving);
@@ -159,6 +160,8 @@ static bool build_slice(struct di_vocabulary *v)
             leaving[n_leaving++] = (struct trie_entry){.bytes = {t.p + end, t.n - (size_t)end}, .id = id};
         if (n == t.n) {
             mask_add(s->whole, id);
+            if (has_break(t))
+                s->breaks[s->n_breaks++] = id;
             s->by_chars[s->n_by_chars++] = e;
             s->most_chars = chars > s->most_chars ? chars : s->most_chars;
             for (uint32_t k = chars; k < SLICE_LEFT; k++)
@@ -173,6 +176,32 @@ static bool build_slice(struct di_vocabulary *v)
     bool built = build_trie(&s->closing, closing, n_closing);
     built = build_trie(&s->others, others, n_others) && built;
     return build_trie(&s->leaving, leaving, n_leaving) && built;
+}
+
+/* The tokens for which `has` says so. */
+static bool build_part(struct di_vocabulary *v, struct trie *t, bool (*has)(struct di_str s))
+{
+    struct trie_entry *entries = di_malloc((v->n + 1) * sizeof *entries);
+    size_t count = 0;
+    if (!entries)
+        return false;
+    for (uint32_t id = 0; id < v->n; id++)
+        if (v->tokens[id].n && v->tokens[id].n <= UINT16_MAX && has(v->tokens[id]))
+            entries[count++] = (struct trie_entry){.bytes = v->tokens[id], .id = id};
+    return build_trie(t, entries, count);
+}
+
+static bool is_marked(struct di_str s)
+{
+    return memchr(s.p, '"', s.n) || memchr(s.p, '\\', s.n);
+}
+
+static bool is_plain(struct di_str s)
+{
+    for (size_t i = 0; i < s.n; i++)
+        if ((unsigned char)s.p[i] < 0x20 || s.p[i] == '"' || s.p[i] == '\\')
+            return false;
+    return true;
 }
 
 di_status di_vocabulary_create(const struct di_str *tokens, size_t n, struct di_vocabulary **out, di_error *err)
@@ -202,8 +231,13 @@ di_status di_vocabulary_create(const struct di_str *tokens, size_t n, struct di_
         if (tokens[i].n && tokens[i].n <= UINT16_MAX)
             entries[count++] = (struct trie_entry){.bytes = v->tokens[i], .id = (uint32_t)i};
     }
-    if (!build_trie(&v->all, entries, count) || !build_slice(v))
+    if (!build_trie(&v->all, entries, count) || !build_slice(v) || !build_part(v, &v->plain, is_plain) ||
+        !build_part(v, &v->marked, is_marked))
         goto failed;
+    v->shared = di_calloc(1, sizeof *v->shared);
+    if (!v->shared)
+        goto failed;
+    pthread_mutex_init(&v->shared->lock, NULL);
     for (uint32_t i = 1; i < v->all.n_nodes; i = v->all.nodes[i].end)
         v->first_node[v->all.nodes[i].byte] = i;
     *out = v;
@@ -218,11 +252,20 @@ void di_vocabulary_destroy(struct di_vocabulary *v)
     if (!v)
         return;
     free_trie(&v->all);
+    free_trie(&v->plain);
+    free_trie(&v->marked);
+    if (v->shared) {
+        for (size_t i = 0; i < SHARED_MASKS; i++)
+            di_free(v->shared->slots[i].mask);
+        pthread_mutex_destroy(&v->shared->lock);
+        di_free(v->shared);
+    }
     free_trie(&v->content.closing);
     free_trie(&v->content.others);
     free_trie(&v->content.leaving);
     di_free(v->content.inside);
     di_free(v->content.pairs);
+    di_free(v->content.breaks);
     di_free(v->content.whole);
     di_free(v->content.short_ones);
     di_free(v->content.by_chars);

@@ -4,6 +4,8 @@
 
 #include "grammar/grammar.h"
 
+#include <pthread.h>
+
 /* Nodes in depth-first order, so that a walk is a loop: on to the next node if the byte is allowed, else to `end`. */
 struct trie_node {         /* 16 bytes */
     uint32_t end;          /* the first node that is not below this one */
@@ -36,8 +38,21 @@ struct slice {
     struct trie closing, others; /* residues that begin with a quotation mark; all others */
     uint32_t *inside;            /* tokens that stay within a string that may hold anything: `whole`, escapes, parts of characters */
     struct trie leaving;         /* what follows in the tokens that end such a string, with the quotation mark */
-    uint32_t *pairs;             /* tokens with an escaped half of a surrogate pair: tried one by one */
+    uint32_t *breaks;            /* tokens of `whole` with a line or paragraph separator: expressions' "." is neither */
+    size_t n_breaks;
+    uint32_t *pairs; /* tokens with an escaped half of a surrogate pair: tried one by one */
     size_t n_pairs;
+};
+
+/* Masks that depend on an expression alone: which tokens without quotation marks and backslashes may come inside a string. Shared by all grammars
+ * of the vocabulary, found by the expression's digest; what comes later takes the place of what is there. */
+#define SHARED_MASKS 1024 /* of a bit per token each, made as they are needed */
+struct shared_masks {
+    pthread_mutex_t lock;
+    struct {
+        uint64_t digest[2];
+        uint32_t *mask;
+    } slots[SHARED_MASKS];
 };
 
 struct di_vocabulary {
@@ -46,8 +61,20 @@ struct di_vocabulary {
     struct di_str *tokens;
     struct trie all;
     uint32_t first_node[256]; /* of `all`: below the root, by byte; 0: none */
+    struct trie plain;        /* tokens without quotation marks, backslashes and control characters */
+    struct trie marked;       /* tokens with a quotation mark or a backslash */
     struct slice content;
+    struct shared_masks *shared;
 };
+
+/* U+2028 or U+2029 is in the text. */
+static inline bool has_break(struct di_str s)
+{
+    for (size_t i = 0; i + 2 < s.n; i++)
+        if ((s.p[i] & 0xFF) == 0xE2 && (s.p[i + 1] & 0xFF) == 0x80 && ((s.p[i + 2] & 0xFE) == 0xA8))
+            return true;
+    return false;
+}
 
 static inline void mask_add(uint32_t *mask, uint32_t id)
 {
