@@ -134,8 +134,9 @@ struct product {
     size_t count, cap, cap_live, cap_chain, cap_next, mask;
     bdd_id formula; /* that `live` is about, with `tracks` */
     uint32_t tracks;
-    uint8_t *loops; /* 1 + enum loops; 0 unknown */
-    size_t cap_loops;
+    uint8_t *loops;    /* 1 + enum loops; 0 unknown */
+    uint16_t *classes; /* as those of expressions */
+    size_t cap_loops, cap_classes;
 };
 
 /* Which characters leave a state as it is. */

@@ -180,27 +180,181 @@ static bool is_inside(struct di_grammar *g, const struct node *n, struct inside 
     return !t->min && t->max == RX_MANY;
 }
 
-/* Add the tokens that stay inside: their texts hold nothing that a string spells otherwise. */
-static void walk_plain(struct walk *w, const struct inside *in)
+static void copy_mask(const struct di_vocabulary *v, const uint32_t *from, uint32_t *to)
+{
+    memcpy(to, from, v->words * sizeof *to);
+}
+
+static uint32_t step_rx(void *ctx, uint32_t state, unsigned byte)
+{
+    struct di_grammar *g = ctx;
+    return rx_step(&g->rx, state, byte);
+}
+
+struct stepping {
+    struct di_grammar *g;
+    struct product *p;
+};
+
+static uint32_t step_product(void *ctx, uint32_t state, unsigned byte)
+{
+    struct stepping *s = ctx;
+    return product_step(s->g, s->p, state, byte);
+}
+
+#define KNOWN 0x8000u /* classes were found */
+
+/* Classes of which every character leads from `state` to itself. */
+static unsigned looping_classes(uint32_t state, uint32_t (*step)(void *ctx, uint32_t state, unsigned byte), void *ctx)
+{
+    unsigned out = 0;
+    struct byte_set good = {0};
+    for (unsigned k = 0; k < N_ASCII_CLASSES; k++) {
+        bool all = true;
+        for (unsigned byte = 0x20; byte < 0x7F && all; byte++) {
+            if (!set_has(&trie_classes[k], byte) || set_has(&good, byte))
+                continue;
+            all = step(ctx, state, byte) == state;
+            if (all)
+                set_add(&good, byte);
+        }
+        out |= (unsigned)all << k;
+    }
+    enum loops loops = out >> (N_ASCII_CLASSES - 1) & 1 ? find_loops(state, step, ctx) : LOOPS_NOT;
+    return out | (unsigned)(loops >= LOOPS_LINE) << CLASS_LINE | (unsigned)(loops >= LOOPS_CONTENT) << CLASS_TEXT | KNOWN;
+}
+
+static uint32_t step_part(void *ctx, uint32_t state, unsigned byte)
+{
+    struct di_grammar *g = ctx;
+    return rx_step(&g->rx, state, byte) == RX_EMPTY ? state : RX_NONE;
+}
+
+/* Classes of which any text of up to `most` characters may come and the expression still matches something. */
+static unsigned rx_classes(struct di_grammar *g, rx_id id, size_t most)
+{
+    struct rx_node n = g->rx.nodes[id];
+    unsigned found = n.classes;
+    if (found)
+        return found;
+    if (n.op == OP_AND && n.b == 2) /* a limited length: what matches now and loops can be made as long as one likes */
+        for (uint32_t i = 0; i < 2; i++) {
+            rx_id one = g->rx.lists[n.a + i], other = g->rx.lists[n.a + 1 - i];
+            const struct rx_node *length = g->rx.nodes + one;
+            if (length->op == OP_REP && length->a == g->rx.any_char && length->max >= most &&
+                (length->max == RX_MANY || length->min <= length->max - most) && g->rx.nodes[other].nullable)
+                found |= looping_classes(other, step_rx, g);
+        }
+    else if (!n.boolean && (n.op == OP_REP || (n.op == OP_CAT && g->rx.nodes[n.a].op == OP_REP))) {
+        const struct rx_node rep = n.op == OP_REP ? n : g->rx.nodes[n.a];
+        if (rep.max >= most)
+            found = looping_classes(rep.a, step_part, g) & ((1u << N_ASCII_CLASSES) - 1);
+    }
+    found |= looping_classes(id, step_rx, g);
+    g->rx.nodes[id].classes = (uint16_t)found;
+    return found;
+}
+
+static unsigned product_classes(struct di_grammar *g, struct product *p, uint32_t state)
+{
+    size_t old = p->cap_classes;
+    if (!gr_grow(g, (void **)&p->classes, &p->cap_classes, (size_t)state + 1, sizeof *p->classes))
+        return 0;
+    memset(p->classes + old, 0, (p->cap_classes - old) * sizeof *p->classes);
+    if (!p->classes[state])
+        p->classes[state] = (uint16_t)looping_classes(state, step_product, &(struct stepping){g, p});
+    return p->classes[state];
+}
+
+static unsigned classes_inside(struct di_grammar *g, const struct inside *in, const struct mask_step *at, size_t most)
+{
+    if (in->kind == INSIDE_RX)
+        return rx_classes(g, at->x, most);
+    if (in->kind == INSIDE_KEY && at->state != g->rx.any_text)
+        return 0; /* inside a character */
+    return in->t->product ? product_classes(g, in->t->product, at->x) : (1u << N_CLASSES) - 1;
+}
+
+/* The largest class that most of what begins here ends in, or N_CLASSES. */
+static unsigned likely_class(struct di_grammar *g, const struct inside *in, const struct mask_step *from, size_t most)
+{
+    unsigned common = (1u << N_CLASSES) - 1, k = N_CLASSES;
+    for (const char *c = "qZ7"; *c; c++) {
+        struct mask_step to = *from;
+        common &= step_inside(g, in, &to, (unsigned char)*c) ? classes_inside(g, in, &to, most) : 0;
+    }
+    while (k > 0 && !(common >> (k - 1) & 1))
+        k--;
+    return k ? k - 1 : N_CLASSES;
+}
+
+#define FEW_NODES 16 /* are walked; of more it is asked first whether all their tokens may come */
+
+static uint32_t sum(uint32_t a, uint32_t b)
+{
+    return a > UINT32_MAX - b ? UINT32_MAX : a + b;
+}
+
+/* Characters of the shortest text of an expression; RX_MANY if that is not known. */
+static uint32_t shortest(const struct di_grammar *g, rx_id id)
+{
+    return g->rx.nodes[id].boolean ? RX_MANY : g->rx.nodes[id].min_chars;
+}
+
+/* The tokens that stay inside: their texts hold nothing that a string spells otherwise. Gives the length of the shortest text for which all of
+ * them are needed at most (expressions only). `out` begins as the mask of a class: the largest that
+ * loops here, whose tokens then need no look, or the one where most beginnings lead to, from which what cannot come is taken away. */
+static uint32_t walk_plain(struct walk *w, const struct inside *in)
 {
     const struct trie *t = &w->v->plain;
     struct di_grammar *g = w->g;
     struct mask_cache *c = g->cache;
+    bool expression = in->kind == INSIDE_RX;
+    uint32_t most = expression ? sum(shortest(g, in->x), (uint32_t)t->depth) : 0;
     if (!gr_grow(g, (void **)&c->path, &c->cap_path, t->depth + 1, sizeof *c->path))
-        return;
+        return RX_MANY;
     c->path[0] = (struct mask_step){.state = in->y, .x = in->x};
+    unsigned loops = classes_inside(g, in, c->path, t->depth) & ((1u << N_CLASSES) - 1), begun = 0;
+    unsigned class = loops ? 31 - (unsigned)__builtin_clz(loops) : likely_class(g, in, c->path, t->depth);
+    if (class < N_CLASSES) {
+        copy_mask(w->v, w->v->of_class + (size_t) class * w->v->words, w->out);
+        begun = 1u << class;
+    } else {
+        memset(w->out, 0, w->v->words * sizeof *w->out);
+    }
+    unsigned skip = loops ? begun : 0;
     for (uint32_t i = 1; i < t->n_nodes;) {
         const struct trie_node *n = t->nodes + i;
         struct mask_step to = c->path[n->depth - 1];
-        if (!step_inside(g, in, &to, n->byte)) {
+        unsigned pure = w->v->pure[i];
+        if (pure & skip) {
             i = n->end;
             continue;
         }
-        for (uint32_t e = n->first; e < n->first + n->count; e++)
-            mask_add(w->out, t->entries[e].id);
-        c->path[n->depth] = to;
-        i++;
+        bool lives = step_inside(g, in, &to, n->byte), all = false;
+        if (lives && pure && n->end - i > FEW_NODES)
+            all = pure & classes_inside(g, in, &to, t->depth);
+        if (lives && expression) {
+            uint32_t chars = sum(shortest(g, to.x), all ? (uint32_t)t->depth : n->depth);
+            most = chars > most ? chars : most;
+        }
+        if (lives && !all) {
+            for (uint32_t e = n->first; e < n->first + n->count; e++)
+                mask_add(w->out, t->entries[e].id);
+            c->path[n->depth] = to;
+            i++;
+            continue;
+        }
+        uint32_t last = n->end < t->n_nodes ? t->nodes[n->end].first : (uint32_t)t->n_entries;
+        if (all && !(pure & begun))
+            for (uint32_t e = n->first; e < last; e++)
+                mask_add(w->out, t->entries[e].id);
+        if (!lives && begun)
+            for (uint32_t e = n->first; e < last; e++)
+                w->out[t->entries[e].id / 32] &= ~(1u << t->entries[e].id % 32);
+        i = n->end;
     }
+    return most;
 }
 
 /* The slot of an expression among the masks that grammars share. */
@@ -209,19 +363,21 @@ static size_t shared_slot(const uint64_t *digest)
     return digest[0] % SHARED_MASKS;
 }
 
-static bool find_shared(const struct di_vocabulary *v, const uint64_t *digest, uint32_t *out)
+static bool find_shared(const struct di_vocabulary *v, const uint64_t *digest, uint32_t *out, uint32_t *most)
 {
     struct shared_masks *s = v->shared;
     size_t i = shared_slot(digest);
     pthread_mutex_lock(&s->lock);
     bool found = s->slots[i].mask && memcmp(s->slots[i].digest, digest, sizeof s->slots[i].digest) == 0;
-    if (found)
+    if (found) {
         memcpy(out, s->slots[i].mask, v->words * sizeof *out);
+        *most = s->slots[i].most_chars;
+    }
     pthread_mutex_unlock(&s->lock);
     return found;
 }
 
-static void keep_shared(const struct di_vocabulary *v, const uint64_t *digest, const uint32_t *mask)
+static void keep_shared(const struct di_vocabulary *v, const uint64_t *digest, const uint32_t *mask, uint32_t most)
 {
     struct shared_masks *s = v->shared;
     size_t i = shared_slot(digest);
@@ -231,34 +387,57 @@ static void keep_shared(const struct di_vocabulary *v, const uint64_t *digest, c
     if (s->slots[i].mask) {
         memcpy(s->slots[i].mask, mask, v->words * sizeof *mask);
         memcpy(s->slots[i].digest, digest, sizeof s->slots[i].digest);
+        s->slots[i].most_chars = most;
     }
     pthread_mutex_unlock(&s->lock);
+}
+
+/* The plain tokens of an expression, remembered for all grammars. */
+static uint32_t mask_expression(struct walk *w, const struct inside *in)
+{
+    struct di_grammar *g = w->g;
+    bool shared = rx_may_search(&g->rx); /* else what is dead is known less well here than elsewhere */
+    uint64_t digest[2];
+    uint32_t most;
+    memcpy(digest, g->rx.nodes[in->x].digest, sizeof digest);
+    if (shared && find_shared(w->v, digest, w->out, &most))
+        return most;
+    most = walk_plain(w, in);
+    if (shared && rx_may_search(&g->rx) && gr_health(g, NULL) == DI_OK)
+        keep_shared(w->v, digest, w->out, most);
+    return most;
+}
+
+/* An expression whose length is limited, apart from its limit; or RX_NONE. */
+static rx_id without_limit(const struct di_grammar *g, rx_id id, uint32_t *max)
+{
+    const struct rx_node *n = g->rx.nodes + id;
+    for (uint32_t i = 0; n->op == OP_AND && n->b == 2 && i < 2; i++) {
+        const struct rx_node *length = g->rx.nodes + g->rx.lists[n->a + i];
+        *max = length->max;
+        if (length->op == OP_REP && length->a == g->rx.any_char && !length->min && length->max != RX_MANY)
+            return g->rx.lists[n->a + 1 - i];
+    }
+    return RX_NONE;
 }
 
 /* Tokens that stay inside a string or key, then those with something that a string spells otherwise or ends with. */
 static void mask_inside(struct walk *w, const struct inside *in)
 {
-    struct di_grammar *g = w->g;
-    bool shared = in->kind == INSIDE_RX && rx_may_search(&g->rx); /* else what is dead is known less well here than elsewhere */
-    uint64_t digest[2];
-    if (shared)
-        memcpy(digest, g->rx.nodes[in->x].digest, sizeof digest);
-    if (!shared || !find_shared(w->v, digest, w->out)) {
-        memset(w->out, 0, w->v->words * sizeof *w->out);
+    struct inside free = *in;
+    uint32_t max = 0;
+    if (in->kind != INSIDE_RX) {
         walk_plain(w, in);
-        if (shared && rx_may_search(&g->rx) && gr_health(g, NULL) == DI_OK)
-            keep_shared(w->v, digest, w->out);
+    } else {
+        free.x =
+            without_limit(w->g, in->x, &max); /* a limit that no token can reach is none, so that one mask serves all places of a text */
+        if (free.x == RX_NONE || mask_expression(w, &free) > max)
+            mask_expression(w, in);
     }
     walk_trie(w, &w->v->marked, w->from);
 }
 
 /* ---- slices ---- */
-
-static uint32_t step_rx(void *ctx, uint32_t state, unsigned byte)
-{
-    struct di_grammar *g = ctx;
-    return rx_step(&g->rx, state, byte);
-}
 
 static uint32_t step_state(void *ctx, uint32_t state, unsigned byte)
 {
@@ -304,11 +483,6 @@ static enum loops state_loops(struct di_grammar *g, state_id s)
     }
     gr_drop(g, mark);
     return found;
-}
-
-static void copy_mask(const struct di_vocabulary *v, const uint32_t *from, uint32_t *to)
-{
-    memcpy(to, from, v->words * sizeof *to);
 }
 
 /* A string or key that may hold anything and is long enough to be closed, with no limit that a token could reach. */

@@ -33,6 +33,7 @@ void product_destroy(struct product *p)
     di_free(p->states);
     di_free(p->live);
     di_free(p->loops);
+    di_free(p->classes);
     di_free(p->heads);
     di_free(p->chain);
     di_free(p);

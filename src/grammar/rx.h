@@ -24,7 +24,8 @@ enum rx_op { OP_NONE, OP_EMPTY, OP_BYTES, OP_CAT, OP_OR, OP_AND, OP_NOT, OP_REP 
 
 struct rx_node {
     uint8_t op, nullable, boolean, live, loops; /* boolean: AND or NOT inside; live: 0 unknown, 1 something matches, 2 nothing */
-    uint32_t a, b, min, max;                    /* BYTES: a = index of the set; lists: a = first in `lists`, b = count */
+    uint16_t classes;        /* of characters of which any number may come (mask.c); 0 unknown, else with the highest bit */
+    uint32_t a, b, min, max; /* BYTES: a = index of the set; lists: a = first in `lists`, b = count */
     uint32_t chain;
     uint32_t min_chars, max_chars; /* bounds of the length in characters; RX_MANY = none. Bytes 0x80..0xBF count nothing */
     uint64_t digest[2];            /* of what it is, the same in every pool of the process */

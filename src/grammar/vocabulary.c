@@ -178,6 +178,60 @@ static bool build_slice(struct di_vocabulary *v)
     return build_trie(&s->leaving, leaving, n_leaving) && built;
 }
 
+const struct byte_set trie_classes[N_ASCII_CLASSES] = {
+    {{0x3FF000000000000u, 0x0u, 0, 0}},                 /* digits */
+    {{0x0u, 0x7FFFFFE00000000u, 0, 0}},                 /* small letters */
+    {{0x0u, 0x7FFFFFE07FFFFFEu, 0, 0}},                 /* letters */
+    {{0x3FF000000000000u, 0x7FFFFFE07FFFFFEu, 0, 0}},   /* letters and digits */
+    {{0x3FF200000000000u, 0x7FFFFFE87FFFFFEu, 0, 0}},   /* and _ - */
+    {{0x7FFE82000000000u, 0x7FFFFFE87FFFFFFu, 0, 0}},   /* and . / : @ + % */
+    {{0xFFFFFFFA00000000u, 0x7FFFFFFFEFFFFFFFu, 0, 0}}, /* all that is visible */
+    {{0xFFFFFFFB00000000u, 0x7FFFFFFFEFFFFFFFu, 0, 0}}, /* and the space */
+};
+
+/* Classes that hold all of a token. */
+static uint16_t classes_of(const struct di_vocabulary *v, uint32_t id)
+{
+    struct di_str s = v->tokens[id];
+    bool text = v->content.inside[id / 32] >> id % 32 & 1;
+    unsigned all = (unsigned)text << CLASS_TEXT | (unsigned)(text && !has_break(s)) << CLASS_LINE | ((1u << N_ASCII_CLASSES) - 1);
+    for (size_t i = 0; i < s.n; i++)
+        for (unsigned k = 0; k < N_ASCII_CLASSES; k++)
+            if (!set_has(&trie_classes[k], (unsigned char)s.p[i]))
+                all &= ~(1u << k);
+    return (uint16_t)all;
+}
+
+/* Which classes hold all the tokens at and below a node. */
+static bool build_classes(struct di_vocabulary *v)
+{
+    const struct trie *t = &v->plain;
+    uint16_t *below = di_malloc((t->depth + 2) * sizeof *below); /* by depth: of the nodes seen since the last node above them */
+    v->pure = di_malloc((t->n_nodes + 1) * sizeof *v->pure);
+    v->of_class = di_calloc(v->words * N_CLASSES + 1, sizeof *v->of_class);
+    if (!below || !v->pure || !v->of_class) {
+        di_free(below);
+        return false;
+    }
+    memset(below, 0xFF, (t->depth + 2) * sizeof *below);
+    for (size_t i = t->n_nodes; i-- > 0;) {
+        const struct trie_node *n = t->nodes + i;
+        uint16_t all = below[n->depth + 1];
+        below[n->depth + 1] = UINT16_MAX;
+        for (uint32_t e = n->first; e < n->first + n->count; e++) {
+            uint16_t one = classes_of(v, t->entries[e].id);
+            all &= one;
+            for (unsigned k = 0; k < N_CLASSES; k++)
+                if (one >> k & 1)
+                    mask_add(v->of_class + k * v->words, t->entries[e].id);
+        }
+        v->pure[i] = all;
+        below[n->depth] &= all;
+    }
+    di_free(below);
+    return true;
+}
+
 /* The tokens for which `has` says so. */
 static bool build_part(struct di_vocabulary *v, struct trie *t, bool (*has)(struct di_str s))
 {
@@ -232,7 +286,7 @@ di_status di_vocabulary_create(const struct di_str *tokens, size_t n, struct di_
             entries[count++] = (struct trie_entry){.bytes = v->tokens[i], .id = (uint32_t)i};
     }
     if (!build_trie(&v->all, entries, count) || !build_slice(v) || !build_part(v, &v->plain, is_plain) ||
-        !build_part(v, &v->marked, is_marked))
+        !build_part(v, &v->marked, is_marked) || !build_classes(v))
         goto failed;
     v->shared = di_calloc(1, sizeof *v->shared);
     if (!v->shared)
@@ -254,6 +308,8 @@ void di_vocabulary_destroy(struct di_vocabulary *v)
     free_trie(&v->all);
     free_trie(&v->plain);
     free_trie(&v->marked);
+    di_free(v->pure);
+    di_free(v->of_class);
     if (v->shared) {
         for (size_t i = 0; i < SHARED_MASKS; i++)
             di_free(v->shared->slots[i].mask);

@@ -3,6 +3,7 @@
 #define DI_GRAMMAR_VOCABULARY_H
 
 #include "grammar/grammar.h"
+#include "grammar/rx.h"
 
 #include <pthread.h>
 
@@ -52,8 +53,14 @@ struct shared_masks {
     struct {
         uint64_t digest[2];
         uint32_t *mask;
+        uint32_t most_chars; /* that the shortest text has which begins with any of its tokens */
     } slots[SHARED_MASKS];
 };
+
+/* Classes of characters that expressions often repeat, the larger ones behind the smaller; the last two are all texts of well-formed characters
+ * (the last of which may be unfinished), without and with U+2028 and U+2029. */
+enum { N_ASCII_CLASSES = 8, CLASS_LINE = N_ASCII_CLASSES, CLASS_TEXT, N_CLASSES };
+extern const struct byte_set trie_classes[N_ASCII_CLASSES];
 
 struct di_vocabulary {
     size_t n, words;
@@ -62,6 +69,8 @@ struct di_vocabulary {
     struct trie all;
     uint32_t first_node[256]; /* of `all`: below the root, by byte; 0: none */
     struct trie plain;        /* tokens without quotation marks, backslashes and control characters */
+    uint16_t *pure;           /* by node of `plain`: bits of the classes that hold all its tokens, from their beginning */
+    uint32_t *of_class;       /* by class: mask of its tokens */
     struct trie marked;       /* tokens with a quotation mark or a backslash */
     struct slice content;
     struct shared_masks *shared;
