@@ -298,6 +298,8 @@ void numbers_destroy(struct numbers *n);
 /* 0: dead; 1 is the state before the first byte */
 uint32_t numbers_step(struct di_grammar *g, struct typed_site *t, uint32_t state, unsigned byte);
 bool numbers_accept(struct di_grammar *g, struct typed_site *t, uint32_t state);
+/* What the room's masks remember of a state: a list of the caller's, NULL at first; freed with the numbers. */
+uint32_t **numbers_memo(struct typed_site *t, uint32_t state);
 void numbers_assign(struct typed_site *t, uint32_t state, bool *atoms);
 
 /* json_machine.c */

@@ -30,6 +30,7 @@ struct number_state {
     struct number_key key;
     uint32_t chain, next[SYMBOLS]; /* UINT32_MAX: unknown */
     uint8_t live;
+    uint32_t *memo;
 };
 
 static int by_digits(const void *a, const void *b)
@@ -149,6 +150,8 @@ void numbers_destroy(struct numbers *n)
 {
     if (!n)
         return;
+    for (size_t i = 0; i < n->n; i++)
+        di_free(n->states[i].memo);
     di_free(n->states);
     di_free(n->heads);
     di_free(n);
@@ -461,4 +464,9 @@ uint32_t numbers_step(struct di_grammar *g, struct typed_site *t, uint32_t state
 bool numbers_accept(struct di_grammar *g, struct typed_site *t, uint32_t state)
 {
     return state == UINT32_MAX ? live(g, t, 1) : accepts(g, t, state);
+}
+
+uint32_t **numbers_memo(struct typed_site *t, uint32_t state)
+{
+    return &t->numbers->states[state].memo;
 }

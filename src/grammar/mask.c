@@ -143,6 +143,91 @@ static void walk_first(struct walk *w, const struct byte_set *first)
     }
 }
 
+/* Numerals that may come in a number, or (state 1) begin one, as ids behind their count; remembered with the state. NULL: no memory. */
+static const uint32_t *find_numerals(struct di_grammar *g, const struct di_vocabulary *v, struct typed_site *t, uint32_t state)
+{
+    const struct trie *trie = &v->numerals;
+    struct mask_cache *c = g->cache;
+    if (*numbers_memo(t, state))
+        return *numbers_memo(t, state);
+    uint32_t *list = di_malloc((trie->n_entries + 1) * sizeof *list), n = 0;
+    if (!list || !gr_grow(g, (void **)&c->path, &c->cap_path, trie->depth + 1, sizeof *c->path)) {
+        g->out_of_memory |= !list;
+        di_free(list);
+        return NULL;
+    }
+    c->path[0].x = state;
+    for (uint32_t i = 1; i < trie->n_nodes;) {
+        const struct trie_node *node = trie->nodes + i;
+        uint32_t to = numbers_step(g, t, c->path[node->depth - 1].x, node->byte);
+        c->path[node->depth].x = to;
+        for (uint32_t e = node->first; e < node->first + (to ? node->count : 0); e++)
+            list[++n] = trie->entries[e].id;
+        i = to ? i + 1 : node->end;
+    }
+    list[0] = n;
+    uint32_t *fit = di_realloc(list, (n + 1) * sizeof *list);
+    return *numbers_memo(t, state) = fit ? fit : list; /* the states may have moved */
+}
+
+static void mask_numerals(struct walk *w, struct typed_site *t, uint32_t state)
+{
+    const uint32_t *list = find_numerals(w->g, w->v, t, state);
+    for (uint32_t i = 1; list && i <= list[0]; i++)
+        mask_add(w->out, list[i]);
+}
+
+static void add_spaces(struct walk *w)
+{
+    for (size_t i = 0; i < w->v->words; i++)
+        w->out[i] |= w->v->spaces[i];
+}
+
+/* What a number would have to be that begins here; NULL: none can. */
+static struct typed_site *number_site(struct di_grammar *g, state_id s)
+{
+    for (const char *c = "0123456789-"; *c; c++) {
+        state_id to = gr_step(g, s, (unsigned char)*c);
+        if (to)
+            return g->typed[g->nodes[to].f[F_SITE]];
+    }
+    return NULL;
+}
+
+/* Tokens where no string, number or word is open. White space changes nothing, so it is not walked. */
+static void mask_structure(struct walk *w, const struct node *n)
+{
+    struct di_grammar *g = w->g;
+    if (g->options.compact) {
+        walk_first(w, &structural);
+        return;
+    }
+    add_spaces(w);
+    struct typed_site *t = n->kind == NODE_VALUE || n->kind == NODE_ARRAY ? number_site(g, w->from) : NULL;
+    if (t)
+        mask_numerals(w, t, 1);
+    walk_trie(w, &w->v->structure, w->from);
+}
+
+static void mask_number(struct walk *w, const struct node *n)
+{
+    struct di_grammar *g = w->g;
+    g->verify = false;
+    state_id after = g->options.compact ? 0 : gr_step(g, w->from, ' ');
+    bool doubtful = g->verify;
+    g->verify = false;
+    if (g->options.compact || doubtful) {
+        walk_first(w, &numeric);
+        return;
+    }
+    mask_numerals(w, g->typed[n->f[F_SITE]], n->f[1]);
+    walk_trie(w, &w->v->after_number, w->from);
+    if (after) {
+        add_spaces(w);
+        walk_trie(w, &w->v->structure, after);
+    }
+}
+
 /* ---- inside of strings and keys ---- */
 
 /* What changes inside a string or a key that is none of the names that schemas know, beside the node. */
@@ -650,9 +735,9 @@ static void compute(struct di_grammar *g, const struct di_vocabulary *v, state_i
             memset(out, 0, v->words * sizeof *out);
             struct byte_set names;
             if (is_structural(&n))
-                walk_first(&w, &structural);
+                mask_structure(&w, &n);
             else if (n.kind == NODE_NUMBER)
-                walk_first(&w, &numeric);
+                mask_number(&w, &n);
             else if (n.kind == NODE_KEY && !n.f[F_ESCAPE])
                 names = bytes_of_names(g, &n), walk_first(&w, &names);
             else

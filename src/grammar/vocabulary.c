@@ -258,6 +258,41 @@ static bool is_plain(struct di_str s)
     return true;
 }
 
+static bool is_numeral(struct di_str s)
+{
+    for (size_t i = 0; i < s.n; i++)
+        if (!s.p[i] || !strchr("0123456789+-.eE", s.p[i]))
+            return false;
+    return true;
+}
+
+static bool leaves_number(struct di_str s)
+{
+    return is_numeral((struct di_str){s.p, 1}) && !is_numeral(s);
+}
+
+static bool build_structure(struct di_vocabulary *v)
+{
+    struct trie_entry *entries = di_malloc((v->n + 1) * sizeof *entries);
+    size_t count = 0;
+    v->spaces = di_calloc(v->words + 1, sizeof *v->spaces);
+    if (!entries || !v->spaces) {
+        di_free(entries);
+        return false;
+    }
+    for (uint32_t id = 0; id < v->n; id++) {
+        struct di_str s = v->tokens[id];
+        size_t n = 0;
+        while (n < s.n && s.p[n] && strchr(" \n\r\t", s.p[n]))
+            n++;
+        if (n && n == s.n)
+            mask_add(v->spaces, id);
+        else if (n < s.n && s.n <= UINT16_MAX && s.p[n] && strchr("\",:-0123456789[]{}fnt", s.p[n]) && (n || !is_numeral(s)))
+            entries[count++] = (struct trie_entry){.bytes = {s.p + n, s.n - n}, .id = id};
+    }
+    return build_trie(&v->structure, entries, count);
+}
+
 di_status di_vocabulary_create(const struct di_str *tokens, size_t n, struct di_vocabulary **out, di_error *err)
 {
     struct di_vocabulary *v = di_calloc(1, sizeof *v);
@@ -286,7 +321,8 @@ di_status di_vocabulary_create(const struct di_str *tokens, size_t n, struct di_
             entries[count++] = (struct trie_entry){.bytes = v->tokens[i], .id = (uint32_t)i};
     }
     if (!build_trie(&v->all, entries, count) || !build_slice(v) || !build_part(v, &v->plain, is_plain) ||
-        !build_part(v, &v->marked, is_marked) || !build_classes(v))
+        !build_part(v, &v->marked, is_marked) || !build_part(v, &v->numerals, is_numeral) ||
+        !build_part(v, &v->after_number, leaves_number) || !build_structure(v) || !build_classes(v))
         goto failed;
     v->shared = di_calloc(1, sizeof *v->shared);
     if (!v->shared)
@@ -308,6 +344,10 @@ void di_vocabulary_destroy(struct di_vocabulary *v)
     free_trie(&v->all);
     free_trie(&v->plain);
     free_trie(&v->marked);
+    free_trie(&v->numerals);
+    free_trie(&v->after_number);
+    free_trie(&v->structure);
+    di_free(v->spaces);
     di_free(v->pure);
     di_free(v->of_class);
     if (v->shared) {

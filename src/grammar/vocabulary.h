@@ -72,6 +72,10 @@ struct di_vocabulary {
     uint16_t *pure;           /* by node of `plain`: bits of the classes that hold all its tokens, from their beginning */
     uint32_t *of_class;       /* by class: mask of its tokens */
     struct trie marked;       /* tokens with a quotation mark or a backslash */
+    struct trie numerals;     /* tokens that are made of digits, signs, points and the letter e */
+    struct trie after_number; /* tokens that begin so and go on otherwise */
+    struct trie structure; /* what all other tokens hold behind the white space they begin with, if a value or a structure can go on so */
+    uint32_t *spaces;      /* mask of the tokens that are white space */
     struct slice content;
     struct shared_masks *shared;
 };
