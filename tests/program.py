@@ -17,6 +17,7 @@ class Count:
 
     def __init__(self):
         self.passed = self.failed = 0
+        self.start = time.monotonic()
 
     def group(self, name, results):
         """results: pairs (ok, what to show otherwise)"""
@@ -24,7 +25,8 @@ class Count:
         bad = [show for ok, show in results if not ok]
         self.passed += len(results) - len(bad)
         self.failed += len(bad)
-        print(f"{'ok' if not bad else 'FAILED'}: {name}: {len(results) - len(bad)} of {len(results)}", flush=True)
+        seconds, self.start = time.monotonic() - self.start, time.monotonic()
+        print(f"{'ok' if not bad else 'FAILED'}: {name}: {len(results) - len(bad)} of {len(results)} ({seconds:.1f} s)", flush=True)
         for show in bad[:5]:
             print("   ", str(show)[:1500], flush=True)
 

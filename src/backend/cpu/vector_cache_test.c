@@ -455,7 +455,7 @@ static void test_index_select(void **state)
 {
     (void)state;
     static const struct shape *const shapes[] = {&small, &nano, &odd, &full};
-    for (size_t s = 0; s < COUNT(shapes); s++) {
+    for (size_t s = 0; s < COUNT(shapes); s += STRIDE) { /* instrumented, most of the time goes here */
         open_backends(shapes[s]);
         for (size_t t = STRIDE - 1; t < COUNT(steps); t += STRIDE)
             for (int i = 0; i < 12; i++)
