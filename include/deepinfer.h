@@ -331,6 +331,25 @@ typedef struct di_request_overrides {
 } di_request_overrides;
 DI_API void di_request_overrides_init(di_request_overrides *overrides, size_t size);
 
+/* The form that an answer is to have (docs/structured.md); nothing else can follow. */
+typedef struct di_form_options {
+    size_t size;
+    /* "json_object", "json" (text: a JSON Schema), "regex", "choice" (text: a JSON list of strings), "ebnf", "gbnf", "lark" or "structural"
+     * (text: a structural tag) */
+    const char *kind;
+    const char *text; /* [text_bytes] UTF-8; nothing for json_object */
+    size_t text_bytes;
+    int32_t compact;    /* JSON: non-zero: no white space between its tokens */
+    int32_t declared;   /* JSON: non-zero: properties in the order of the schema */
+    int32_t may_be_cut; /* non-zero: the answer is not brought to an end when few tokens are left */
+    /* The form begins behind these ids, one after the other in the answer; before them everything may come, the end too. None: at once, in a
+     * chat behind the reasoning. Once bound_id (-1 = none) has come before that, the rest of them follows at once. */
+    const int32_t *trigger_ids; /* [n_trigger_ids] 256 at most */
+    size_t n_trigger_ids;
+    int32_t bound_id;
+} di_form_options;
+DI_API void di_form_options_init(di_form_options *options, size_t size);
+
 /* A request that was read, checked, rendered and tokenized once, for several submissions. It never changes; any thread may use it. */
 typedef struct di_prepared di_prepared;
 
@@ -375,6 +394,7 @@ typedef struct di_submission {
     di_prepared *prepared;
     /* With json of chat or completion: non-zero: a field that means nothing in such a request is DI_ERR_INVALID; else it is ignored. */
     int32_t strict;
+    const di_form_options *form; /* of the answer; NULL = as the JSON request says, if it does. Not with prepared */
 } di_submission;
 DI_API void di_submission_init(di_submission *submission, size_t size);
 

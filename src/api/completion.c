@@ -71,18 +71,21 @@ static bool begins_reasoning(const struct di_chat *chat)
 static di_status make_follower(struct di_completion *c, di_error *err)
 {
     const struct di_prepared *p = c->prepared;
+    bool reasons = begins_reasoning(c->chat) && !p->trigger.n;
     if (!p->form.grammar)
         return DI_OK;
-    return di_follower_create(
-        &(struct di_follower_setup){.crew = p->crew,
-                                    .forms = p->forms,
-                                    .form = &p->form,
-                                    .end_ids = p->sampling.end_ids,
-                                    .n_end_ids = p->sampling.n_end_ids,
-                                    .ignore_end = c->chat->sampling.ignore_eos == 1,
-                                    .min_tokens = p->sampling.min_tokens,
-                                    .begins_behind = begins_reasoning(c->chat) ? c->text->controls.id[DI_CTL_THINK_END] : -1},
-        &c->follower, err);
+    return di_follower_create(&(struct di_follower_setup){.crew = p->crew,
+                                                          .forms = p->forms,
+                                                          .form = &p->form,
+                                                          .end_ids = p->sampling.end_ids,
+                                                          .n_end_ids = p->sampling.n_end_ids,
+                                                          .ignore_end = c->chat->sampling.ignore_eos == 1,
+                                                          .min_tokens = p->sampling.min_tokens,
+                                                          .trigger = reasons ? &c->text->controls.id[DI_CTL_THINK_END] : p->trigger.v,
+                                                          .n_trigger = reasons ? 1 : p->trigger.n,
+                                                          .bound_id = p->bound_id,
+                                                          .may_end_before = !reasons},
+                              &c->follower, err);
 }
 
 /* The limit of the reasoning: `</think>` comes after so many tokens unless it or a call came before (spec/encoding.md §4.2,

@@ -55,6 +55,13 @@ void di_request_overrides_init(di_request_overrides *overrides, size_t size)
         give_struct(overrides, size, &o, sizeof o);
 }
 
+void di_form_options_init(di_form_options *options, size_t size)
+{
+    di_form_options o = {.size = size, .bound_id = -1};
+    if (options)
+        give_struct(options, size, &o, sizeof o);
+}
+
 void di_submission_init(di_submission *submission, size_t size)
 {
     di_submission s = {.size = size};

@@ -13,7 +13,8 @@
 #define MOST_TRIED 400   /* texts that it may try */
 
 enum phase {
-    PHASE_BEFORE, /* the reasoning: anything but an end */
+    PHASE_BEFORE, /* the reasoning, or whatever comes before the trigger */
+    PHASE_BOUND,  /* the rest of the trigger */
     PHASE_FORM,
     PHASE_OVER /* an end id was passed that does not end the answer (ignore_end) */
 };
@@ -38,11 +39,11 @@ struct di_follower {
     /* fixed */
     const struct di_forms *forms;
     struct di_form form;
-    int32_t *end_ids;
-    size_t n_end_ids, words; /* of a mask, 64 bits each */
+    int32_t *end_ids, *trigger;
+    size_t n_end_ids, n_trigger, words; /* words: of a mask, 64 bits each */
     int64_t min_tokens, begin, prompt, limit;
-    int32_t begins_behind;
-    bool ignore_end;
+    int32_t bound_id;
+    bool ignore_end, may_end_before;
     /* the question */
     const int32_t *tokens;
     int64_t at;
@@ -50,6 +51,7 @@ struct di_follower {
     /* where it stands: all tokens before `known` were read */
     int64_t known;
     enum phase phase;
+    size_t bound_at; /* PHASE_BOUND: of the trigger, the ids that have come */
     struct blanks blanks;
     struct di_matcher *matcher;
     uint32_t *scratch;
@@ -108,14 +110,45 @@ static void count_blanks(struct di_follower *f, int32_t id)
         f->blanks.lines = f->blanks.lines || s.p[i] != ' ';
 }
 
+/* Do the tokens up to `position` end with the first k ids of the trigger? */
+static bool ends_with_trigger(const struct di_follower *f, int64_t position, size_t k)
+{
+    return position - f->begin + 1 >= (int64_t)k && memcmp(f->tokens + position + 1 - k, f->trigger, k * sizeof *f->trigger) == 0;
+}
+
+static void take_before(struct di_follower *f, int64_t position, int32_t id)
+{
+    size_t k = f->n_trigger;
+    if (ends_with_trigger(f, position, k)) {
+        f->phase = PHASE_FORM;
+    } else if (f->ignore_end && is_end(f, id)) {
+        f->phase = PHASE_OVER;
+    } else if (id == f->bound_id) {
+        for (k--; !ends_with_trigger(f, position, k);)
+            k--;
+        f->bound_at = k;
+        f->phase = PHASE_BOUND;
+    }
+}
+
+static di_status take_bound(struct di_follower *f, int64_t position, int32_t id)
+{
+    if (id != f->trigger[f->bound_at])
+        return fail_at(f, position, DI_ERR_FORMAT, "the token is none of the trigger, which had to follow");
+    f->phase = ++f->bound_at == f->n_trigger ? PHASE_FORM : PHASE_BOUND;
+    return DI_OK;
+}
+
 /* Read the token at `position`. */
 static di_status take_token(struct di_follower *f, int64_t position, int32_t id)
 {
     di_error inner;
     if (f->phase == PHASE_BEFORE) {
-        f->phase = id == f->begins_behind ? PHASE_FORM : PHASE_BEFORE;
+        take_before(f, position, id);
         return DI_OK;
     }
+    if (f->phase == PHASE_BOUND)
+        return take_bound(f, position, id);
     if (f->phase == PHASE_OVER)
         return DI_OK;
     if (is_end(f, id) && di_matcher_is_accepting(f->matcher)) {
@@ -337,16 +370,17 @@ static void mask_only(const struct di_follower *f, uint64_t *mask, int32_t id)
     set_bit(mask, id, f->words, true);
 }
 
-/* The reasoning: no end before the answer itself has begun, and that while there are tokens enough for it. */
+/* Of the reasoning: no end before the answer itself has begun, and that while there are tokens enough for it. */
 static void mask_before(struct di_follower *f, int64_t position, uint64_t *mask)
 {
-    if (must_end(f, position + 1, f->limit - position - 1)) {
+    if (!f->may_end_before && f->n_trigger == 1 && must_end(f, position + 1, f->limit - position - 1)) {
         f->end_at = position + 1;
-        mask_only(f, mask, f->begins_behind);
+        mask_only(f, mask, f->trigger[0]);
         return;
     }
     memset(mask, 0xff, f->words * sizeof *mask);
-    set_ends(f, mask, false);
+    if (!f->may_end_before)
+        set_ends(f, mask, false);
 }
 
 /* The ids that were decided; behind them an end, if it may come yet. */
@@ -406,6 +440,7 @@ static di_status make_mask(struct di_follower *f, int i)
     f->masks[i] = f->rows[i];
     switch (f->phase) {
     case PHASE_BEFORE: mask_before(f, position, f->rows[i]); return DI_OK;
+    case PHASE_BOUND: mask_only(f, f->rows[i], f->trigger[f->bound_at]); return DI_OK;
     case PHASE_FORM: return mask_form(f, position, f->rows[i]);
     case PHASE_OVER: break;
     }
@@ -418,7 +453,7 @@ static di_status make_mask(struct di_follower *f, int i)
 static void follow_guesses(struct di_follower *f)
 {
     enum phase phase = f->phase;
-    size_t steps = di_matcher_steps(f->matcher);
+    size_t steps = di_matcher_steps(f->matcher), bound_at = f->bound_at;
     int64_t end_at = f->end_at, look_at = f->look_at;
     struct blanks blanks = f->blanks;
     for (int i = 1; i < f->n; i++)
@@ -431,6 +466,7 @@ static void follow_guesses(struct di_follower *f)
         f->status = make_mask(f, i);
     }
     f->phase = phase;
+    f->bound_at = bound_at;
     f->blanks = blanks;
     f->end_at = end_at;
     f->look_at = look_at;
@@ -582,16 +618,21 @@ di_status di_follower_create(const struct di_follower_setup *s, struct di_follow
     f->n_end_ids = s->n_end_ids;
     f->ignore_end = s->ignore_end;
     f->min_tokens = s->min_tokens;
-    f->begins_behind = s->begins_behind;
-    f->phase = s->begins_behind < 0 ? PHASE_FORM : PHASE_BEFORE;
+    f->n_trigger = s->n_trigger;
+    f->bound_id = s->bound_id;
+    f->may_end_before = s->may_end_before;
+    f->phase = s->n_trigger ? PHASE_BEFORE : PHASE_FORM;
     f->words = ((size_t)di_forms_vocab(s->forms) + 63) / 64;
     f->end_at = -1;
     f->look_at = INT64_MAX;
-    f->end_ids = di_malloc((s->n_end_ids + 1) * sizeof *f->end_ids);
+    f->end_ids = di_malloc((s->n_end_ids + s->n_trigger + 1) * sizeof *f->end_ids); /* the trigger behind them */
     f->scratch = di_malloc(di_mask_words(di_vocabulary_size(v)) * sizeof *f->scratch);
     CHECK(f->end_ids && f->scratch, err, DI_ERR_MEMORY, "", "out of memory for a request");
     if (s->n_end_ids)
         memcpy(f->end_ids, s->end_ids, s->n_end_ids * sizeof *f->end_ids);
+    f->trigger = f->end_ids + s->n_end_ids;
+    if (s->n_trigger)
+        memcpy(f->trigger, s->trigger, s->n_trigger * sizeof *f->trigger);
     TRY(di_matcher_create(f->form.grammar, v, &f->matcher, err));
     *out = f;
     f = NULL;

@@ -19,7 +19,12 @@ struct di_follower_setup {
     size_t n_end_ids;
     bool ignore_end;
     int64_t min_tokens;
-    int32_t begins_behind; /* the form begins behind this id, the reasoning's end; -1: at once */
+    /* The form begins behind these ids, when they have come one after the other: the reasoning's end, or what the caller says. None: at
+     * once. Until then everything may come, an end id only if `may_end_before`. */
+    const int32_t *trigger; /* [n_trigger] copied */
+    size_t n_trigger;
+    int32_t bound_id; /* behind this id nothing but the rest of the trigger may come; -1: none */
+    bool may_end_before;
 };
 
 struct di_follower;

@@ -1,6 +1,8 @@
 /* Forms of answers: compiling, and the last ones. */
 #include "api/forms.h"
 
+#include "base/utf8.h"
+
 #include <openssl/evp.h>
 #include <pthread.h>
 
@@ -168,6 +170,27 @@ di_status di_form_make(struct di_forms *f, const struct di_form_wish *wish, stru
     *out = (struct di_form){.grammar = g, .json = wish->kind == DI_GRAMMAR_JSON, .in_time = wish->in_time};
 out:
     di_grammar_unref(old);
+    return status;
+}
+
+di_status di_form_wish_of(const di_form_options *o, struct di_form_wish *out, di_error *err)
+{
+    di_status status = DI_OK;
+    *out = (struct di_form_wish){
+        .text = {o->text, o->text_bytes}, .compact = o->compact, .declared = o->declared, .in_time = !o->may_be_cut, .path = "form"};
+    CHECK(o->kind, err, DI_ERR_INVALID, "form.kind", "is NULL");
+    CHECK(o->text || !o->text_bytes, err, DI_ERR_INVALID, "form.text", "is NULL, but text_bytes is not 0");
+    CHECK(di_utf8_valid(out->text, NULL), err, DI_ERR_INVALID, "form.text", "is not valid UTF-8");
+    CHECK(o->trigger_ids || !o->n_trigger_ids, err, DI_ERR_INVALID, "form.trigger_ids", "is NULL, but n_trigger_ids is not 0");
+    CHECK(o->n_trigger_ids <= 256, err, DI_ERR_INVALID, "form.trigger_ids", "has %zu ids; there may be 256", o->n_trigger_ids);
+    CHECK(o->bound_id < 0 || o->n_trigger_ids, err, DI_ERR_INVALID, "form.bound_id", "needs trigger_ids");
+    if (strcmp(o->kind, "json_object") == 0)
+        out->text = DI_STR("{\"type\":\"object\"}");
+    else
+        CHECK(di_grammar_kind_named(di_str_c(o->kind), &out->kind), err, DI_ERR_INVALID, "form.kind",
+              "\"%s\" is none of json_object, json, regex, choice, ebnf, gbnf, lark and structural", o->kind);
+    out->kind = strcmp(o->kind, "json_object") == 0 ? DI_GRAMMAR_JSON : out->kind;
+out:
     return status;
 }
 

@@ -26,6 +26,8 @@ struct di_form_wish {
     bool in_time;
     const char *path; /* the place of errors */
 };
+/* What a caller says in place of a request's fields, checked; `out` borrows from it. DI_ERR_INVALID. */
+di_status di_form_wish_of(const di_form_options *options, struct di_form_wish *out, di_error *err);
 
 /* One of the last forms, or compiled. Equal wishes of all tenants share a grammar. Errors as of di_grammar_compile, with the place within
  * the form in the sentence; DI_ERR_MEMORY. Any thread. */

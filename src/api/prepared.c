@@ -130,6 +130,38 @@ static di_status refuse_unsupported(const struct di_chat *c, int32_t n_samples, 
     return DI_OK;
 }
 
+static di_status copy_trigger(struct di_prepared *p, const int32_t *ids, size_t n, int32_t bound_id, di_error *err)
+{
+    p->bound_id = bound_id;
+    if (!n)
+        return DI_OK;
+    if (!di_ids_reserve(&p->trigger, n))
+        return di_fail(err, DI_ERR_MEMORY, "form.trigger_ids", "out of memory for %zu ids", n);
+    memcpy(p->trigger.v, ids, n * sizeof *ids);
+    p->trigger.n = n;
+    return DI_OK;
+}
+
+/* The form of the answer: the caller's, or what the request asks for. */
+static di_status make_form(struct di_prepared *p, const struct di_prepare_setup *setup, di_error *err)
+{
+    const di_form_options *o = setup->form;
+    struct di_form_wish wish;
+    di_status status = DI_OK;
+    p->forms = setup->forms;
+    p->crew = setup->crew;
+    p->bound_id = -1;
+    if (!o)
+        return di_form_of_chat(p->forms, p->chat, &p->form, err);
+    CHECK(p->chat->format.kind == DI_CONSTRAIN_NONE, err, DI_ERR_INVALID, "form", "cannot stand beside %s", p->chat->format.path);
+    CHECK(!p->chat->tools_declared, err, DI_ERR_UNSUPPORTED, "form", "beside tools is not supported by this version");
+    TRY(di_form_wish_of(o, &wish, err));
+    TRY(copy_trigger(p, o->trigger_ids, o->n_trigger_ids, o->bound_id, err));
+    TRY(di_form_make(p->forms, &wish, &p->form, err));
+out:
+    return status;
+}
+
 static di_status encode_prompt(struct di_prepared *p, struct di_str prompt, di_error *err)
 {
     int32_t bos = p->text->controls.id[DI_CTL_BOS];
@@ -343,9 +375,7 @@ static di_status read_request(struct di_prepared *p, const struct di_prepare_set
     p->space = cache_space(p->chat->cache_salt);
     p->memory_tenant = memory_tenant(setup->tenant, p->space);
     TRY(refuse_unsupported(p->chat, setup->n_samples, err));
-    p->forms = setup->forms;
-    p->crew = setup->crew;
-    TRY(di_form_of_chat(p->forms, p->chat, &p->form, err));
+    TRY(make_form(p, setup, err));
     if (!p->takes_prompts)
         TRY(make_prompt(p, setup, request, err));
     p->max_tokens = p->chat->sampling.max_tokens;
@@ -414,6 +444,7 @@ di_status di_prepared_with_prompt(struct di_prepared *of, const struct di_given_
     *out = NULL;
     CHECK(of->takes_prompts, err, DI_ERR_INVALID, "prepared", "has its prompt; it takes no other one");
     TRY(create_on(of, n_samples, &p, err));
+    TRY(copy_trigger(p, of->trigger.v, of->trigger.n, of->bound_id, err));
     if (max_tokens)
         p->max_tokens = max_tokens;
     TRY(take_given_prompt(p, prompt, err));
@@ -444,6 +475,7 @@ di_status di_prepared_branch(struct di_prepared *of, const di_sampling_options *
     p->tenant = of->tenant;
     p->space = of->space;
     p->max_tokens = p->chat->sampling.max_tokens;
+    TRY(copy_trigger(p, of->trigger.v, of->trigger.n, of->bound_id, err));
     TRY(make_sampling(p, &none, err));
     TRY(di_chat_settle(p->chat, err));
     *out = p;
@@ -478,6 +510,7 @@ void di_prepared_put(struct di_prepared *p)
             di_free(p->end_ids);
         }
         di_form_fini(&p->form);
+        di_ids_fini(&p->trigger);
         di_ids_fini(&p->prompt);
         di_free(p);
         p = base;

@@ -14,9 +14,11 @@ struct di_prepared {
     atomic_int holders;
     struct di_prepared *base; /* held: whose chat and lists these are; NULL: its own */
     const struct di_text_model *text;
-    struct di_chat *chat; /* settled */
-    struct di_ids prompt; /* empty if it comes later */
-    struct di_form form;  /* held */
+    struct di_chat *chat;  /* settled */
+    struct di_ids prompt;  /* empty if it comes later */
+    struct di_form form;   /* held */
+    struct di_ids trigger; /* behind which the form begins; none: behind the reasoning */
+    int32_t bound_id;
     struct di_forms *forms;
     struct di_follower_crew *crew;
     int64_t max_tokens; /* asked for, INT64_MIN = by the rules of spec/encoding.md §4.2 */
@@ -48,7 +50,8 @@ struct di_prepare_setup {
     bool strict;                           /* fields that mean nothing are refused */
     int32_t n_samples;                     /* answers that the caller makes of it; a request that says another number is refused */
     uint64_t tenant;
-    struct di_forms *forms; /* outlive the requests, as does the crew */
+    const di_form_options *form; /* NULL: as the request says */
+    struct di_forms *forms;      /* outlive the requests, as does the crew */
     struct di_follower_crew *crew;
     struct di_turn_memory *memory; /* earlier turns are recalled from it, these go into it; NULL = none. It must outlive the requests */
 };

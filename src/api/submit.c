@@ -80,8 +80,8 @@ static di_status check_prepared(const di_engine *e, const di_submission *s, bool
     const di_prepared *p = s->prepared;
     di_status status = DI_OK;
     CHECK(p->text == &e->text, err, DI_ERR_INVALID, "prepared", "belongs to another engine");
-    CHECK(!s->json && !s->protocol && !s->sampling && !s->defaults && (!s->overrides || prompt), err, DI_ERR_INVALID, "prepared",
-          "has been read: json, protocol, sampling, defaults and overrides must be absent");
+    CHECK(!s->json && !s->protocol && !s->sampling && !s->form && !s->defaults && (!s->overrides || prompt), err, DI_ERR_INVALID,
+          "prepared", "has been read: json, protocol, sampling, form, defaults and overrides must be absent");
     CHECK(p->tenant == s->tenant, err, DI_ERR_INVALID, "tenant", "is another one than the request was prepared for");
     CHECK(prompt || p->n_samples == s->n_samples, err, DI_ERR_INVALID, "n_samples", "is %d, but the request was prepared for %d",
           s->n_samples, p->n_samples);
@@ -127,6 +127,7 @@ static di_status read_submission(const di_engine *e, const di_submission *s, con
     di_status status = DI_OK;
     enum di_protocol protocol;
     di_sampling_options room, usual;
+    di_form_options form;
     struct di_prepare_setup setup = {.text = &e->text,
                                      .options = di_chat_options_default,
                                      .overrides = overrides,
@@ -140,6 +141,10 @@ static di_status read_submission(const di_engine *e, const di_submission *s, con
     TRY(read_protocol(s, overrides, &protocol, err));
     TRY(take_defaults(e, s, &setup.defaults, err));
     TRY(take_sampling(s->sampling, &room, &setup.options.sampling, err));
+    if (s->form) {
+        TRY(di_take_struct(&form, sizeof form, s->form, "di_form_options", err));
+        setup.form = &form;
+    }
     if (!s->json && !s->sampling) { /* not the seed of JSON requests */
         di_sampling_options_init(&usual, sizeof usual);
         setup.options.sampling = &usual;
@@ -394,9 +399,10 @@ di_status di_engine_fork(di_engine *e, di_request_id parent, const di_submission
         *id = 0;
     TRY(di_take_struct(&s, sizeof s, submission, "di_submission", err));
     TRY(check_common(&s, err));
-    CHECK(!s.text && !s.ids && !s.json && !s.prepared && !s.protocol && !s.defaults && !s.overrides && !s.after && !s.n_save_at, err,
-          DI_ERR_INVALID, "di_submission",
-          "a branch begins as its parent does: text, ids, json, prepared, protocol, defaults, overrides, after and save_at must be absent");
+    CHECK(!s.text && !s.ids && !s.json && !s.prepared && !s.protocol && !s.form && !s.defaults && !s.overrides && !s.after && !s.n_save_at,
+          err, DI_ERR_INVALID, "di_submission",
+          "a branch begins as its parent does: text, ids, json, prepared, protocol, form, defaults, overrides, after and save_at must be "
+          "absent");
     CHECK(s.fork_at >= 0, err, DI_ERR_INVALID, "fork_at", "is %lld; it must be at least 0", (long long)s.fork_at);
     TRY(take_sampling(s.sampling, &room, &sampling, err));
     TRY(find_parent(e, parent, &of, err));
