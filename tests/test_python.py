@@ -139,7 +139,7 @@ def bad_arguments(count, llm):
         refused(InvalidError, "top_logprobs", gen(top_logprobs=1 << 40)), refused(InvalidError, "max_tokens", gen(max_tokens=-3)),
         refused(InvalidError, "seed", gen(seed=-(1 << 63) - 1)), refused(InvalidError, "seq_seed", gen(seq_seed=1 << 64)),
         refused(InvalidError, "seq_seed", gen(seed=1, seq_seed=2)), refused(InvalidError, "golden_token_ids", gen(golden_token_ids=["a"])),
-        refused(InvalidError, "forced", gen(golden_token_ids=[1 << 20])), refused(UnsupportedError, "so_args", gen(so_args={"schema_type": "json"})),
+        refused(InvalidError, "forced", gen(golden_token_ids=[1 << 20])), refused(InvalidError, "so_args", gen(so_args={"schema_type": "json"})),
         refused(UnsupportedError, "prompt_logprobs", gen(prompt_logprobs=1)), refused(UnsupportedError, "best_of", gen(best_of=2)),
         refused(InvalidError, "n", gen(n=0)), refused(InvalidError, "n", gen(n=129)), refused(UnsupportedError, "n", lambda: llm.chat(QUESTION, n=2, **quiet)),
         refused(LimitError, "maximum context length", gen(max_tokens=5000)), refused(InvalidError, "prompt", gen("")),

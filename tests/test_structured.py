@@ -161,7 +161,7 @@ def test_white_space_comes_to_an_end(prog):
     """A model that writes nothing but line breaks in JSON mode is made to write JSON."""
     for k in range(4):
         r = answers(prog, [{"prompt": "The sun", "max_tokens": 300, "temperature": 0, "logit_bias": {"201": 90}, "response_format": {"type": "json_object"}}])[0]
-        yield re.fullmatch(r"\s{0,80}\{.*", r["text"], re.S), r
+        yield re.fullmatch(r" ?\{.*", r["text"], re.S), r
 
 
 def report_43_bad_expressions_are_refused(prog):

@@ -7,9 +7,9 @@ from .errors import DeepInferError, InvalidError, LimitError, NotFoundError, Out
 from .llm import LLM
 from .llm_engine import LLMEngine
 from .outputs import CompletionOutput, Delta, Histogram, Logprob, RequestMetrics, RequestOutput, TokenRecord, ToolCall, Usage
-from .params import SamplingParams
+from .params import SamplingParams, StructuredOutputsParams
 from .tokenizer import Tokenizer
 
-__all__ = ["LLM", "AsyncLLM", "LLMEngine", "EngineArgs", "SamplingParams", "RequestOutput", "CompletionOutput", "TokenRecord", "Delta", "Logprob",
+__all__ = ["LLM", "AsyncLLM", "LLMEngine", "EngineArgs", "SamplingParams", "StructuredOutputsParams", "RequestOutput", "CompletionOutput", "TokenRecord", "Delta", "Logprob",
            "Histogram", "RequestMetrics", "ToolCall", "Usage", "Tokenizer", "DeepInferError", "InvalidError", "LimitError", "UnsupportedError", "NotFoundError",
            "OutOfMemoryError", "use_library", "__version__"]

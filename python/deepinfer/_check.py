@@ -96,16 +96,16 @@ def bias(value: Any, name: str) -> list[tuple[int, float]]:
     return pairs
 
 
+def json_text(value: Any, name: str) -> str:
+    try:
+        return json.dumps(value, ensure_ascii=False, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as err:
+        raise InvalidError("invalid", f"cannot be written as JSON: {err}", name) from None
+
+
 def fields(request: Mapping[str, Any]) -> bytes:
     """A request as JSON."""
-    parts: list[bytes] = []
-    for name, value in request.items():
-        try:
-            data = json.dumps(value, ensure_ascii=False, allow_nan=False)
-        except (TypeError, ValueError, RecursionError) as err:
-            raise InvalidError("invalid", f"cannot be written as JSON: {err}", name) from None
-        parts.append(json.dumps(name).encode() + b":" + text(data, name))
-    return b"{" + b",".join(parts) + b"}"
+    return b"{" + b",".join(json.dumps(name).encode() + b":" + text(json_text(value, name), name) for name, value in request.items()) + b"}"
 
 
 def path(value: Any, name: str) -> bytes:

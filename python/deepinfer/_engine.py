@@ -10,7 +10,7 @@ from typing import Any, Callable, NoReturn, Optional, Protocol, Sequence, Union
 
 from . import _check
 from . import _library as lib
-from .errors import DeepInferError, InvalidError, make_error
+from .errors import UnsupportedError, DeepInferError, InvalidError, make_error
 from .outputs import CompletionOutput, Delta, Histogram, Logprob, RequestMetrics, RequestOutput, ToolCall, TokenRecord, Usage
 from .params import SEED_MASK, SamplingParams
 
@@ -155,6 +155,17 @@ class Engine:
         o.bias, o.n_bias = bias, len(pairs)
         return o, [stop, stop_ids, bias]
 
+    def _form(self, p: SamplingParams) -> "Optional[lib.FormOptions]":
+        form = p.form()
+        if form is None:
+            return None
+        o, text = lib.FormOptions(), form.text.encode()
+        self.lib.di_form_options_init(byref(o), sizeof(o))
+        o.kind, o.text, o.text_bytes = form.kind.encode(), text, len(text)
+        o.compact, o.declared, o.may_be_cut = form.compact, form.declared, form.may_be_cut
+        o.trigger_ids, o.n_trigger_ids, o.bound_id = ids_array(form.trigger), len(form.trigger), form.bound
+        return o
+
     def _submission(self) -> lib.Submission:
         s = lib.Submission()
         self.lib.di_submission_init(byref(s), sizeof(s))
@@ -170,6 +181,9 @@ class Engine:
         s = self._submission()
         options, _keep = self._sampling(params, seed, always_logprobs)
         s.sampling = ctypes.pointer(options)
+        form = self._form(params)
+        if form is not None:
+            s.form = ctypes.pointer(form)
         if request is not None:
             s.json = _check.fields(request)
             s.json_bytes, s.strict = len(s.json), 1
@@ -212,6 +226,8 @@ class Engine:
         s.fork_at, s.priority = _check.whole(at, "at", 0), _check.whole(priority, "priority", *_check.INT32)
         if params is not None:
             params.check()
+            if params.form() is not None:
+                raise UnsupportedError("unsupported", "a branch has the form of its parent", "structured_outputs")
             seed = params.chosen_seed if params.chosen_seed is not None else split_seed(self.seed, number)
             options, keep = self._sampling(params, seed, always_logprobs)
             s.sampling = ctypes.pointer(options)

@@ -69,6 +69,11 @@ class RequestDefaults(Structure):
                 ("max_tokens", c_int64), ("thinking", c_int32)]
 
 
+class FormOptions(Structure):
+    _fields_ = [("size", c_size_t), ("kind", c_char_p), ("text", c_char_p), ("text_bytes", c_size_t), ("compact", c_int32), ("declared", c_int32),
+                ("may_be_cut", c_int32), ("trigger_ids", POINTER(c_int32)), ("n_trigger_ids", c_size_t), ("bound_id", c_int32)]
+
+
 class Submission(Structure):
     _fields_ = [("size", c_size_t), ("text", c_char_p), ("text_bytes", c_size_t), ("ids", POINTER(c_int32)), ("n_ids", c_size_t),
                 ("json", c_char_p), ("json_bytes", c_size_t), ("protocol", c_char_p), ("sampling", POINTER(SamplingOptions)),
@@ -76,7 +81,7 @@ class Submission(Structure):
                 ("on_output", c_void_p), ("user", c_void_p), ("report_start", c_int32), ("sample", c_int32),
                 ("n_samples", c_int32), ("after", c_int64), ("save_at", POINTER(c_int32)), ("n_save_at", c_size_t), ("fork_at", c_int64),
                 ("defaults", POINTER(RequestDefaults)), ("replay", c_char_p), ("overrides", c_void_p), ("prepared", c_void_p),
-                ("strict", c_int32)]
+                ("strict", c_int32), ("form", POINTER(FormOptions))]
 
 
 class Stats(Structure):
@@ -106,6 +111,7 @@ _FUNCTIONS = {
     "di_miss_reason_name": (c_char_p, [c_int]),
     "di_engine_config_init": (None, [POINTER(EngineConfig), c_size_t]),
     "di_sampling_options_init": (None, [POINTER(SamplingOptions), c_size_t]),
+    "di_form_options_init": (None, [POINTER(FormOptions), c_size_t]),
     "di_submission_init": (None, [POINTER(Submission), c_size_t]),
     "di_engine_plan": (c_int, [POINTER(EngineConfig), POINTER(MemoryPlan), c_size_t, POINTER(Error)]),
     "di_engine_open": (c_int, [POINTER(EngineConfig), POINTER(c_void_p), POINTER(Error)]),

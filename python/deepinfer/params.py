@@ -11,6 +11,70 @@ SEED_MASK = (1 << 63) - 1
 
 
 @dataclasses.dataclass(kw_only=True)
+class StructuredOutputsParams:
+    """The form of an answer; nothing else can come. Exactly one of json, json_object, regex, choice, grammar and structural_tag.
+
+    json: a JSON Schema, as an object or as JSON text. json_object: True: any JSON object.
+    regex: an expression that the whole answer matches. choice: texts, one of which is the answer.
+    grammar: EBNF (start rule root) where it has "::=", else Lark (start rule start).
+    structural_tag: free text with constrained parts, as an object or as JSON text.
+    disable_any_whitespace: no white space between the tokens of JSON.
+    property_order: "any", or "declared": as the schema has them.
+    end_in_time: the answer is brought to its shortest end when few tokens are left."""
+
+    json: Union[None, str, bool, Mapping[str, Any]] = None
+    json_object: bool = False
+    regex: Optional[str] = None
+    choice: Optional[Sequence[str]] = None
+    grammar: Optional[str] = None
+    structural_tag: Union[None, str, Mapping[str, Any]] = None
+    disable_any_whitespace: bool = False
+    property_order: str = "any"
+    end_in_time: bool = True
+
+    def __post_init__(self) -> None:
+        self.form()
+
+    def form(self) -> "tuple[str, str]":
+        """Kind and text of di_form_options."""
+        given = [n for n in ("json", "regex", "choice", "grammar", "structural_tag") if getattr(self, n) is not None] + ["json_object"] * bool(self.json_object)
+        for name in ("json_object", "disable_any_whitespace", "end_in_time"):
+            _check.truth(getattr(self, name), name)
+        if len(given) != 1:
+            raise InvalidError("invalid", f"exactly one form is needed, not {' and '.join(given) or 'none'}", "structured_outputs")
+        if self.property_order not in ("any", "declared"):
+            raise InvalidError("invalid", "property_order must be any or declared", "property_order")
+        name, value = given[0], getattr(self, given[0])
+        if name == "json_object":
+            return name, ""
+        if name in ("regex", "grammar"):
+            _check.text(value, name)
+            return ("regex" if name == "regex" else "ebnf" if "::=" in value else "lark"), value
+        if name == "choice":
+            value = [_check.text(v, f"choice[{i}]").decode() for i, v in enumerate(_check.listed(value, "choice", "a list of texts"))]
+        if not isinstance(value, str):
+            value = _check.json_text(value, name)
+        return {"structural_tag": "structural"}.get(name, name), value
+
+
+
+SO_TRIGGERS = ("trigger_token_ids", "bound_token_id")
+
+
+@dataclasses.dataclass
+class Form:
+    """di_form_options"""
+
+    kind: str
+    text: str
+    compact: bool = False
+    declared: bool = False
+    may_be_cut: bool = False
+    trigger: Sequence[int] = ()
+    bound: int = -1
+
+
+@dataclasses.dataclass(kw_only=True)
 class SamplingParams:
     """Names and meaning as people know them; keyword arguments only. A wrong type is an InvalidError at once, a value out of range one when it is used.
 
@@ -29,7 +93,10 @@ class SamplingParams:
     logit_bias: mapping from token ids to -100 .. 100, added to their logits.
     logprobs: True, or a number of alternatives (as top_logprobs): report log-probabilities of the model's own distribution.
     top_logprobs: alternatives reported for each token, 0 to 20.
-    prompt_logprobs, so_args, bad_words: not supported by this version; refused unless empty.
+    structured_outputs: StructuredOutputsParams, the form of the answer.
+    so_args: the same as DeepInfer has it: {"schema_type": "json" | "regex" | "ebnf", "schema", "trigger_token_ids"?, "bound_token_id"?}: the form begins
+        behind the trigger, once the bound token has come the rest of the trigger follows at once.
+    prompt_logprobs, bad_words: not supported by this version; refused unless empty.
     ignore_eos: end and stop ids do not end the answer.
     first_n_token_no_eos: another name of min_tokens; the larger one counts.
     golden_token_ids: the answer's tokens by index, -1 = free: forced output.
@@ -58,6 +125,7 @@ class SamplingParams:
     ignore_eos: bool = False
     first_n_token_no_eos: int = 0
     golden_token_ids: Optional[Sequence[int]] = None
+    structured_outputs: Optional[StructuredOutputsParams] = None
     so_args: Optional[Mapping[str, Any]] = None
     include_stop_str_in_output: bool = False
     skip_special_tokens: bool = True
@@ -70,7 +138,7 @@ class SamplingParams:
 
     def check(self) -> None:
         """What the engine would not get to see. Again at each use: fields may be set later."""
-        for name in ("so_args", "prompt_logprobs", "bad_words"):
+        for name in ("prompt_logprobs", "bad_words"):
             if getattr(self, name):
                 raise UnsupportedError("unsupported", f"{name} is not supported by this version", name)
         for name in ("temperature", "top_p", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty"):
@@ -95,6 +163,27 @@ class SamplingParams:
                 _check.ids(getattr(self, name), name)
         if self.logit_bias is not None:
             _check.bias(self.logit_bias, "logit_bias")
+        self.form()
+
+    def form(self) -> "Optional[Form]":
+        """What is asked of the answer's form, by either name."""
+        if self.structured_outputs is not None:
+            if not isinstance(self.structured_outputs, StructuredOutputsParams) or self.so_args:
+                raise InvalidError("invalid", "structured_outputs must be a StructuredOutputsParams, and so_args absent then", "structured_outputs")
+            s = self.structured_outputs
+            return Form(*s.form(), s.disable_any_whitespace, s.property_order == "declared", not s.end_in_time)
+        if not self.so_args:
+            return None
+        if not isinstance(self.so_args, Mapping) or not {"schema_type", "schema"} <= set(self.so_args) <= {"schema_type", "schema", *SO_TRIGGERS}:
+            raise InvalidError("invalid", "so_args must have schema_type and schema, and may have trigger_token_ids and bound_token_id", "so_args")
+        kind, schema = self.so_args["schema_type"], self.so_args["schema"]
+        trigger, bound = (self.so_args.get(n) for n in SO_TRIGGERS)
+        if kind not in ("json", "regex", "ebnf"):
+            raise InvalidError("invalid", "schema_type must be json, regex or ebnf", "so_args")
+        if kind == "json" and not isinstance(schema, str):
+            schema = _check.json_text(schema, "so_args")
+        _check.text(schema, "so_args")
+        return Form(kind, schema, trigger=_check.ids(trigger or (), "so_args"), bound=-1 if bound is None else _check.whole(bound, "so_args", 0, _check.INT32[1]))
 
     def one_answer(self) -> "SamplingParams":
         """Itself, where only one answer can be given."""

@@ -22,11 +22,11 @@ enum phase {
 /* White space that the answer ends with so far. A line break tells that it stands between the tokens of JSON: within a string it would be
  * escaped. */
 struct blanks {
-    size_t bytes;
-    bool lines;
+    size_t bytes, breaks;
 };
-#define MOST_BLANKS 64         /* bytes with a line break among them; then something else has to follow */
-#define MOST_BLANKS_INSIDE 256 /* without one: perhaps within a string */
+#define MOST_BREAKS 2          /* then something else has to follow, */
+#define MOST_BLANKS 64         /* or behind so many bytes with a line break among them, */
+#define MOST_BLANKS_INSIDE 256 /* or without one: perhaps within a string */
 
 enum work { WORK_NONE, WORK_WAITS, WORK_RUNS, WORK_DONE };
 
@@ -107,7 +107,7 @@ static void count_blanks(struct di_follower *f, int32_t id)
     }
     f->blanks.bytes += s.n;
     for (size_t i = 0; i < s.n; i++)
-        f->blanks.lines = f->blanks.lines || s.p[i] != ' ';
+        f->blanks.breaks += s.p[i] != ' ';
 }
 
 /* Do the tokens up to `position` end with the first k ids of the trigger? */
@@ -394,11 +394,13 @@ static bool mask_of_end(const struct di_follower *f, int64_t position, bool may_
     return true;
 }
 
-/* A model may write white space for ever. */
-static void forbid_blanks(const struct di_follower *f, uint64_t *mask)
+/* A model may write white space for ever, and none is needed in front of a document and behind it. */
+static void forbid_blanks(const struct di_follower *f, bool complete, uint64_t *mask)
 {
     const uint64_t *blank = di_forms_blank(f->forms);
-    if (!f->form.json || f->blanks.bytes < (f->blanks.lines ? MOST_BLANKS : MOST_BLANKS_INSIDE))
+    size_t most = f->blanks.breaks ? MOST_BLANKS : MOST_BLANKS_INSIDE;
+    bool within = di_matcher_steps(f->matcher) > 0 && !complete;
+    if (!f->form.json || (within && f->blanks.bytes < most && f->blanks.breaks < MOST_BREAKS))
         return;
     for (size_t i = 0; i < f->words; i++)
         mask[i] &= ~blank[i];
@@ -418,7 +420,7 @@ static di_status mask_form(struct di_follower *f, int64_t position, uint64_t *ma
         uint64_t low = 2 * i < words ? f->scratch[2 * i] : 0, high = 2 * i + 1 < words ? f->scratch[2 * i + 1] : 0;
         mask[i] = low | high << 32;
     }
-    forbid_blanks(f, mask);
+    forbid_blanks(f, may_end, mask);
     set_ends(f, mask, may_end);
     for (size_t i = 0; i < f->words && !any; i++)
         any = mask[i] != 0;

@@ -1,6 +1,7 @@
 /* deepinfer generate: JSONL in, JSONL out (design: command-line contract). Requests of many lines share the engine's steps; results leave
  * in the order of the input, so a killed run has written a prefix of its output and --resume goes on behind it. */
 #include "base/clock.h"
+#include "base/file.h"
 #include "base/utf8.h"
 #include "cli/answer.h"
 #include "cli/io.h"
@@ -17,7 +18,8 @@
 struct options {
     struct di_load_options load;
     const char *prompt, *input, *output, *format;
-    struct di_str_list stop;
+    struct di_str_list stop, choice;
+    const char *json_schema, *regex, *grammar;
     int64_t max_tokens, top_k, seed;
     double temperature, top_p, min_p;
     bool raw, resume, thinking, stats;
@@ -101,6 +103,22 @@ static const struct di_option table[] = {
      .offset = AT(stop),
      .metavar = "STR",
      .help = "End the answer before this text; may be given several times. For --prompt."},
+    {.name = "json-schema",
+     .type = DI_OPT_STRING,
+     .offset = AT(json_schema),
+     .metavar = "FILE",
+     .help = "--prompt's answer is JSON of this schema. This and the next three: at most one of them (docs/structured.md)."},
+    {.name = "regex", .type = DI_OPT_STRING, .offset = AT(regex), .metavar = "EXPR", .help = "--prompt's answer matches this expression."},
+    {.name = "choice",
+     .type = DI_OPT_LIST,
+     .offset = AT(choice),
+     .metavar = "TEXT",
+     .help = "--prompt's answer is one of these; given several times."},
+    {.name = "grammar",
+     .type = DI_OPT_STRING,
+     .offset = AT(grammar),
+     .metavar = "FILE",
+     .help = "--prompt's answer is a text of this grammar: EBNF or Lark."},
     {.name = "raw", .type = DI_OPT_BOOL, .offset = AT(raw), .help = "--prompt is raw text that the model continues."},
     {.name = "stats",
      .type = DI_OPT_BOOL,
@@ -133,6 +151,7 @@ struct run {
     struct di_fingerprint fingerprint;
     struct di_lines *in;     /* or NULL: --prompt */
     bool answered;           /* --prompt is, by an earlier run */
+    struct di_buf form;      /* of --json-schema or --grammar: the file */
     uint64_t written_tokens; /* of answers that are written */
     int64_t started, shown;
     struct di_str_set warned;
@@ -319,9 +338,24 @@ static void show_progress(struct run *r, bool last)
             (double)live_tokens(r) / (seconds > 0 ? seconds : 1), last ? "\n" : "   ");
 }
 
-/* --prompt as the line that --input would have. */
-static void prompt_line(const struct options *o, struct di_buf *b)
+static void add_form(const struct run *r, struct di_buf *b)
 {
+    const struct options *o = r->o;
+    if (o->json_schema || o->grammar || o->regex) {
+        di_buf_adds(b, o->json_schema ? ",\"guided_json\":" : o->grammar ? ",\"guided_grammar\":" : ",\"guided_regex\":");
+        di_json_write_string(b, o->regex ? di_str_c(o->regex) : di_buf_str(&r->form));
+    }
+    for (size_t i = 0; i < o->choice.count; i++) {
+        di_buf_adds(b, i ? "," : ",\"guided_choice\":[");
+        di_json_write_string(b, di_str_c(o->choice.items[i]));
+    }
+    di_buf_adds(b, o->choice.count ? "]" : "");
+}
+
+/* --prompt as the line that --input would have. */
+static void prompt_line(const struct run *r, struct di_buf *b)
+{
+    const struct options *o = r->o;
     struct di_str text = di_str_c(o->prompt);
     di_buf_adds(b, o->raw ? "{\"prompt\":" : "{\"messages\":[{\"role\":\"user\",\"content\":");
     di_json_write_string(b, text);
@@ -330,7 +364,9 @@ static void prompt_line(const struct options *o, struct di_buf *b)
         di_buf_adds(b, i ? "," : ",\"stop\":[");
         di_json_write_string(b, di_str_c(o->stop.items[i]));
     }
-    di_buf_adds(b, o->stop.count ? "]}" : "}");
+    di_buf_adds(b, o->stop.count ? "]" : "");
+    add_form(r, b);
+    di_buf_addc(b, '}');
 }
 
 /* What of the options can change an answer. --reuse, threads, batches and chunks cannot. */
@@ -346,7 +382,7 @@ static di_status make_fingerprint(struct run *r, di_error *err)
     di_buf_addf(&b, " %.17g %.17g %.17g %lld %lld %lld %d", r->defaults.temperature, r->defaults.top_p, r->defaults.min_p,
                 (long long)r->defaults.top_k, (long long)r->defaults.seed, (long long)r->defaults.max_tokens, (int)r->defaults.thinking);
     if (o->prompt)
-        prompt_line(o, &b);
+        prompt_line(r, &b);
     TRY(di_buf_ok(&b, err));
     di_fingerprint_make(&r->fingerprint, info.digest, di_buf_str(&b));
 out:
@@ -419,7 +455,7 @@ static di_status run_prompt(struct run *r, di_error *err)
     bool text = strcmp(o->format, "text") == 0 || (strcmp(o->format, "auto") == 0 && !o->output && isatty(STDOUT_FILENO));
     if (r->answered)
         return DI_OK;
-    prompt_line(o, &line);
+    prompt_line(r, &line);
     TRY(di_buf_ok(&line, err));
     push_job(r, 0, di_buf_str(&line), NULL);
     struct job *j = job_at(r, 0);
@@ -442,6 +478,27 @@ out:
     return status;
 }
 
+#define MAX_FORM ((size_t)16 << 20)
+
+static di_status read_form(struct run *r, di_error *err)
+{
+    const struct options *o = r->o;
+    const char *file = o->json_schema ? o->json_schema : o->grammar;
+    int forms = (o->json_schema != NULL) + (o->grammar != NULL) + (o->regex != NULL) + (o->choice.count > 0);
+    di_status status = DI_OK;
+    CHECK(forms <= 1, err, DI_ERR_INVALID, "", "give at most one of --json-schema, --regex, --choice and --grammar");
+    CHECK(!forms || o->prompt, err, DI_ERR_INVALID, "",
+          "--json-schema, --regex, --choice and --grammar are for --prompt; a line of --input has its own fields");
+    if (file)
+        TRY(di_file_read(file, MAX_FORM, &r->form, err));
+    CHECK(di_utf8_valid(file ? di_buf_str(&r->form) : di_str_c(o->regex), NULL), err, DI_ERR_INVALID, file ? file : "regex",
+          "is not valid UTF-8");
+    for (size_t i = 0; i < o->choice.count; i++)
+        CHECK(di_utf8_valid(di_str_c(o->choice.items[i]), NULL), err, DI_ERR_INVALID, "choice", "is not valid UTF-8");
+out:
+    return status;
+}
+
 static di_status run_all(struct run *r, di_error *err)
 {
     const struct options *o = r->o;
@@ -450,6 +507,7 @@ static di_status run_all(struct run *r, di_error *err)
     CHECK((o->prompt != NULL) != (o->input != NULL), err, DI_ERR_INVALID, "", "give either --prompt TEXT or --input FILE");
     CHECK(o->stop.count == 0 || o->prompt, err, DI_ERR_INVALID, "stop", "--stop is for --prompt; a line of --input has its own field stop");
     CHECK(!o->prompt || di_utf8_valid(di_str_c(o->prompt), NULL), err, DI_ERR_INVALID, "prompt", "is not valid UTF-8");
+    TRY(read_form(r, err));
     if (o->input) {
         TRY(di_lines_open(&in, o->input, 0, err));
         r->in = &in;
@@ -503,6 +561,7 @@ static int run_generate(const void *options)
             end_job(&r.jobs[i]);
     di_free(r.jobs);
     di_str_set_fini(&r.warned);
+    di_buf_fini(&r.form);
     if (r.out && r.out != stdout && fclose(r.out) != 0 && status == DI_OK)
         status = di_fail(&err, DI_ERR_IO, o->output, "cannot be written: %s", strerror(errno));
     if (status != DI_OK)
