@@ -66,7 +66,7 @@ size_t di_server_answers(struct di_server *s)
 
 /* ---------------------------------------------------------------- life */
 
-static void hold(struct di_call *c, size_t bytes)
+static void hold_bytes(struct di_call *c, size_t bytes)
 {
     di_places_set(&c->server->held, c->tenant, c->held, bytes);
     c->server->freed_bytes += bytes < c->held ? c->held - bytes : 0;
@@ -80,7 +80,7 @@ static void call_destroy(struct di_call *c)
     if (c->next)
         c->next->prev = c->prev;
     s->n_calls--;
-    hold(c, 0);
+    hold_bytes(c, 0);
     s->freed_bytes += c->n_subs * ANSWER_BYTES + (size_t)c->prompt_tokens * sizeof(int32_t);
     di_exchange_destroy(c->x);
     if (c->admitted)
@@ -101,7 +101,7 @@ static bool engine_done(const struct di_call *c)
 }
 
 /* Free it if nobody needs it. */
-static void put(struct di_call *c)
+static void free_if_done(struct di_call *c)
 {
     if (!engine_done(c))
         return;
@@ -116,7 +116,7 @@ void di_call_http_done(struct di_call *c)
     c->http = NULL;
     if (!engine_done(c))
         di_call_cancel(c);
-    put(c);
+    free_if_done(c);
 }
 
 void di_call_cancel(struct di_call *c)
@@ -144,7 +144,7 @@ static void cut_short(struct di_call *c)
 }
 
 /* Send what the exchange has written. */
-static void deliver(struct di_call *c, struct di_str bytes)
+static void deliver_bytes(struct di_call *c, struct di_str bytes)
 {
     struct di_http_request *r = c->http;
     bool finished = di_exchange_finished(c->x), streams = di_exchange_streams(c->x);
@@ -175,7 +175,7 @@ static void deliver(struct di_call *c, struct di_str bytes)
         di_call_cancel(c); /* what is left has nobody to go to */
 }
 
-static void fail(struct di_call *c, const struct di_http_error *e)
+static void fail_call(struct di_call *c, const struct di_http_error *e)
 {
     struct di_http_request *r = c->http;
     struct di_buf *out = &c->server->scratch;
@@ -209,7 +209,7 @@ void di_call_fail(struct di_call *c, int status, const char *message)
         return;
     }
     di_http_error_set(&e, status, NULL, NULL, "%s", message);
-    fail(c, &e);
+    fail_call(c, &e);
 }
 
 /* What went wrong on this side, for the operator. */
@@ -238,11 +238,11 @@ static void take_record(struct di_call *c, struct di_sub *sub, const di_output *
         return;
     di_buf_clear(out);
     if (di_exchange_output(c->x, sub->index, o, out, &err) == DI_OK) {
-        deliver(c, di_buf_str(out));
+        deliver_bytes(c, di_buf_str(out));
     } else {
         struct di_http_error e;
         di_http_error_from(&e, &err);
-        fail(c, &e);
+        fail_call(c, &e);
     }
 }
 
@@ -263,18 +263,18 @@ static void count_answers(struct di_server_counters *t, size_t n)
 }
 
 /* The preparing thread is done with it. */
-static void prepared(struct di_call *c)
+static void take_prepared(struct di_call *c)
 {
     struct di_server *s = c->server;
     di_error err;
     c->state = DI_CALL_RUNNING;
     c->n_unfinished = c->n_subs;
     di_buf_fini(&c->body);
-    hold(c, c->kept);
+    hold_bytes(c, c->kept);
     count_answers(&s->counters, c->n_subs);
     c->sent_ns = c->http && c->http->started ? c->sent_ns : di_clock_ns();
     if (c->refused && c->http) {
-        fail(c, &c->error);
+        fail_call(c, &c->error);
     } else if (!c->http || (atomic_load(&c->gone) && c->x && c->n_subs < di_exchange_submissions(c->x))) {
         di_call_cancel(c);
         if (c->http)
@@ -282,25 +282,25 @@ static void prepared(struct di_call *c)
     } else {
         di_buf_clear(&s->scratch);
         if (di_exchange_begin(c->x, &s->scratch, &err) == DI_OK) {
-            deliver(c, di_buf_str(&s->scratch));
+            deliver_bytes(c, di_buf_str(&s->scratch));
         } else {
             di_http_error_from(&c->error, &err);
-            fail(c, &c->error);
+            fail_call(c, &c->error);
         }
     }
     if (c->x)
         c->model = di_exchange_model(c->x);
     di_records_each(&c->early, take_early, NULL);
     di_buf_fini(&c->early);
-    put(c);
+    free_if_done(c);
 }
 
 /* From the queue: a record for a submission, or a call that is prepared. */
-static void take(void *ctx, void *to, const di_output *o)
+static void take_from_queue(void *ctx, void *to, const di_output *o)
 {
     (void)ctx;
     if (!o) {
-        prepared(to);
+        take_prepared(to);
         return;
     }
     struct di_sub *sub = to;
@@ -311,7 +311,7 @@ static void take(void *ctx, void *to, const di_output *o)
         return;
     }
     take_record(c, sub, o);
-    put(c);
+    free_if_done(c);
 }
 
 /* Memory ran out for records that had to arrive: end those submissions here. */
@@ -328,14 +328,14 @@ static void take_lost(struct di_server *s)
         }
         left = left || c->state == DI_CALL_PREPARING;
         if (c->state == DI_CALL_RUNNING)
-            put(c);
+            free_if_done(c);
     }
     atomic_store(&s->lost, left);
 }
 
 void di_calls_on_queue(struct di_server *s)
 {
-    di_engine_queue_drain(s->queue, take, s);
+    di_engine_queue_drain(s->queue, take_from_queue, s);
     if (atomic_load(&s->lost))
         take_lost(s);
     di_http_flush(s->http);
@@ -438,7 +438,7 @@ static void submit_all(struct di_call *c)
     }
 }
 
-static void prepare(struct di_call *c)
+static void prepare_call(struct di_call *c)
 {
     struct di_server *s = c->server;
     struct di_exchange_request request = {.route = c->row->route,
@@ -465,7 +465,7 @@ static struct di_call *next_job(struct di_preparers *p, bool takes_large)
     return (struct di_call *)(job ? job : di_turns_next(&p->small)); /* its first member */
 }
 
-static void *work(void *arg)
+static void *prepare_calls(void *arg)
 {
     struct di_server *s = arg;
     struct di_preparers *p = &s->preparers;
@@ -487,7 +487,7 @@ static void *work(void *arg)
         }
         if (!c)
             return NULL;
-        prepare(c);
+        prepare_call(c);
         while (!di_engine_queue_push(s->queue, c, NULL, 0)) /* without it the call would be lost */
             nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
     }
@@ -498,7 +498,7 @@ void di_call_prepare(struct di_call *c)
     struct di_preparers *p = &c->server->preparers;
     c->body = c->http->body;
     c->http->body = (struct di_buf){0};
-    hold(c, c->body.n);
+    hold_bytes(c, c->body.n);
     c->state = DI_CALL_PREPARING;
     c->sent_ns = di_clock_ns();
     pthread_mutex_lock(&p->lock);
@@ -530,7 +530,7 @@ di_status di_preparers_start(struct di_server *s, di_error *err)
     di_turns_init(&p->large, 0);
     di_turns_init(&p->small, 1);
     for (; p->n_threads < DI_PREPARERS; p->n_threads++)
-        if (di_thread_create(&p->threads[p->n_threads], work, s) != 0)
+        if (di_thread_create(&p->threads[p->n_threads], prepare_calls, s) != 0)
             return di_fail(err, DI_ERR_LIMIT, "", "the system grants no thread");
     return DI_OK;
 }

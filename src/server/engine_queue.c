@@ -47,7 +47,7 @@ static size_t string_bytes(const char *s)
     return s ? strlen(s) + 1 : 0;
 }
 
-static void put(char *copy, size_t at, const void *from, size_t n)
+static void put_bytes(char *copy, size_t at, const void *from, size_t n)
 {
     if (at)
         memcpy(copy + at, from, n);
@@ -68,11 +68,11 @@ bool di_records_add(struct di_buf *b, void *to, const di_output *output)
         return false;
     char *p = b->p + b->n;
     memcpy(p, &head, sizeof head);
-    put(p, head.at.alternatives, o->alternatives, alternatives);
-    put(p, head.at.error, o->error, sizeof *o->error);
-    put(p, head.at.text, o->text, o->text_bytes + 1);
-    put(p, head.at.call_id, o->call_id, id);
-    put(p, head.at.call_space, o->call_space, space);
+    put_bytes(p, head.at.alternatives, o->alternatives, alternatives);
+    put_bytes(p, head.at.error, o->error, sizeof *o->error);
+    put_bytes(p, head.at.text, o->text, o->text_bytes + 1);
+    put_bytes(p, head.at.call_id, o->call_id, id);
+    put_bytes(p, head.at.call_space, o->call_space, space);
     b->n += head.bytes;
     return true;
 }

@@ -147,7 +147,7 @@ void di_http_abort(struct di_http_request *r)
 
 /* ---------------------------------------------------------------- requests */
 
-static void refuse(struct di_http_conn *c, int status, const char *why)
+static void refuse_connection(struct di_http_conn *c, int status, const char *why)
 {
     struct di_buf body = {0};
     struct di_http_request *r = c->request;
@@ -213,7 +213,7 @@ static void take_head(struct di_http_conn *c, size_t n)
     di_buf_addv(&c->in, rest);
 }
 
-static void deliver(struct di_http_conn *c)
+static void deliver_request(struct di_http_conn *c)
 {
     struct di_http *h = c->http;
     h->counters.reading -= c->request->body.n;
@@ -233,13 +233,13 @@ static void begin_body(struct di_http_conn *c)
         return;
     r->close_after = false;
     if (r->head.length > h->limits.body) {
-        refuse(c, 413, "the body is larger than this server accepts");
+        refuse_connection(c, 413, "the body is larger than this server accepts");
         return;
     }
     if (r->head.expects_continue && (r->head.chunked || r->head.length > 0) && waiting_in(c) == 0)
         di_buf_adds(&c->out, "HTTP/1.1 100 Continue\r\n\r\n");
     if (r->head.length && !di_buf_reserve(&r->body, r->head.length < BODY_STEP ? r->head.length : BODY_STEP))
-        refuse(c, 503, "out of memory for the body");
+        refuse_connection(c, 503, "out of memory for the body");
 }
 
 /* Returns false when more input is needed. */
@@ -265,7 +265,7 @@ static bool read_head(struct di_http_conn *c)
         return false;
     if (n < 0) {
         c->request->head.path = h->head.path; /* lies in the input; tells what the client speaks */
-        refuse(c, (int)-n, why);
+        refuse_connection(c, (int)-n, why);
         c->request->head.path = (struct di_str){0};
         return true;
     }
@@ -282,18 +282,18 @@ static bool add_body(struct di_http_conn *c, struct di_str data)
     struct di_http *h = c->http;
     struct di_http_request *r = c->request;
     if (r->body.n + data.n > h->limits.body) {
-        refuse(c, 413, "the body is larger than this server accepts");
+        refuse_connection(c, 413, "the body is larger than this server accepts");
         return false;
     }
     if (!h->on.on_body(h->on.ctx, r, data.n)) {
-        refuse(c, 503, "too many large bodies at once");
+        refuse_connection(c, 503, "too many large bodies at once");
         return false;
     }
     if (r->body_bytes / BODY_STEP != (r->body_bytes + data.n) / BODY_STEP)
         c->since_ns = di_clock_ns();
     di_buf_addv(&r->body, data);
     if (r->body.failed) {
-        refuse(c, 503, "out of memory for the body");
+        refuse_connection(c, 503, "out of memory for the body");
         return false;
     }
     h->counters.reading += data.n;
@@ -313,14 +313,14 @@ static bool read_body(struct di_http_conn *c)
         consume(c, data.n);
         if (r->body_bytes < r->head.length)
             return false;
-        deliver(c);
+        deliver_request(c);
         return true;
     }
     while (!r->chunked.done && waiting_in(c) > 0) {
         struct di_str data;
         int64_t n = di_http_chunked_next(&r->chunked, input(c), &data, &why);
         if (n < 0) {
-            refuse(c, (int)-n, why);
+            refuse_connection(c, (int)-n, why);
             return true;
         }
         if (data.n && !add_body(c, data))
@@ -328,7 +328,7 @@ static bool read_body(struct di_http_conn *c)
         consume(c, (size_t)n);
     }
     if (r->chunked.done)
-        deliver(c);
+        deliver_request(c);
     return r->chunked.done;
 }
 
@@ -664,7 +664,7 @@ static void check_time(struct di_http_conn *c, int64_t now)
     } else if (late && (c->state == DI_HTTP_HEAD || c->state == DI_HTTP_BODY)) {
         h->counters.timeouts++;
         if (c->request || make_request(c))
-            refuse(c, 408, "the request did not come in time");
+            refuse_connection(c, 408, "the request did not come in time");
     } else if (late) {
         h->counters.timeouts += c->handshake;
         enter(c, DI_HTTP_DEAD);

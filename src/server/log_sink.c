@@ -96,7 +96,7 @@ static void write_all(struct di_log_sink *s)
     }
 }
 
-static void *work(void *arg)
+static void *write_lines(void *arg)
 {
     struct di_log_sink *s = arg;
     prctl(PR_SET_NAME, "log");
@@ -142,7 +142,7 @@ static di_status sink_create(int fd, bool owns, struct di_log_sink **out, di_err
     pthread_cond_init(&s->filled, NULL);
     pthread_cond_init(&s->written, &monotonic);
     pthread_condattr_destroy(&monotonic);
-    if (di_thread_create(&s->thread, work, s) == 0)
+    if (di_thread_create(&s->thread, write_lines, s) == 0)
         return DI_OK;
     if (owns)
         close(fd);

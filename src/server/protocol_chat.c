@@ -1,7 +1,7 @@
 /* Chat completions: chunks and body (spec/encoding.md §4.3). */
 #include "server/protocol_impl.h"
 
-static di_status read(struct di_exchange *x, di_error *err)
+static di_status read_chat(struct di_exchange *x, di_error *err)
 {
     const struct di_json *options = di_field(x->json, "stream_options"), *hide = di_field(x->json, "include_reasoning");
     int64_t n = di_field_int(x->json, "n", 1);
@@ -65,7 +65,7 @@ static void close_chunk(struct di_buf *b, struct di_exchange *x, struct di_answe
     di_buf_adds(b, "}\n\n");
 }
 
-static bool thinks(const struct di_exchange *x, const struct di_answer *a)
+static bool shows_reasoning(const struct di_exchange *x, const struct di_answer *a)
 {
     return a->thinking && !x->hide_reasoning;
 }
@@ -79,12 +79,12 @@ static void write_reasoning(struct di_buf *b, const struct di_exchange *x, struc
 
 static void first_chunk(struct di_exchange *x, struct di_answer *a, struct di_buf *out)
 {
-    bool inside = thinks(x, a) && a->start != DI_STARTS_CONTENT_CONTINUED;
+    bool inside = shows_reasoning(x, a) && a->start != DI_STARTS_CONTENT_CONTINUED;
     open_chunk(out, x, a);
     di_buf_adds(out, inside ? "\"role\":\"assistant\",\"content\":null" : "\"role\":\"assistant\",\"content\":\"\"");
     if (inside)
         write_reasoning(out, x, DI_STR(""));
-    else if (thinks(x, a))
+    else if (shows_reasoning(x, a))
         di_buf_adds(out, ",\"reasoning_content\":null");
     close_chunk(out, x, a, false);
 }
@@ -94,7 +94,7 @@ static void content_chunk(struct di_exchange *x, struct di_answer *a, struct di_
     open_chunk(out, x, a);
     di_buf_adds(out, "\"content\":");
     di_json_write_string(out, text);
-    if (thinks(x, a))
+    if (shows_reasoning(x, a))
         di_buf_adds(out, ",\"reasoning_content\":null");
     close_chunk(out, x, a, last);
 }
@@ -134,7 +134,7 @@ static void arguments_chunk(struct di_exchange *x, struct di_answer *a, struct d
     close_chunk(out, x, a, false);
 }
 
-static void record(struct di_exchange *x, struct di_answer *a, const di_output *o, struct di_buf *out)
+static void write_chat_record(struct di_exchange *x, struct di_answer *a, const di_output *o, struct di_buf *out)
 {
     struct di_str text = {o->text, o->text_bytes};
     switch (o->kind) {
@@ -158,13 +158,13 @@ static void record(struct di_exchange *x, struct di_answer *a, const di_output *
     }
 }
 
-static void answer_end(struct di_exchange *x, struct di_answer *a, struct di_buf *out)
+static void end_chat_answer(struct di_exchange *x, struct di_answer *a, struct di_buf *out)
 {
     custom_chunk(x, a, a->n_calls, out);
     content_chunk(x, a, DI_STR(""), true, out);
 }
 
-static void end(struct di_exchange *x, struct di_buf *out)
+static void end_chat(struct di_exchange *x, struct di_buf *out)
 {
     di_write_openai_end(out, x, "chat.completion.chunk");
 }
@@ -201,9 +201,9 @@ static void write_choice(struct di_buf *b, struct di_exchange *x, struct di_answ
 {
     di_buf_addf(b, "{\"index\":%zu,\"message\":{\"role\":\"assistant\",\"content\":", (size_t)(a - x->answers));
     di_json_write_string(b, di_buf_str(&a->content));
-    if (thinks(x, a) && a->start == DI_STARTS_CONTENT_CONTINUED)
+    if (shows_reasoning(x, a) && a->start == DI_STARTS_CONTENT_CONTINUED)
         di_buf_adds(b, ",\"reasoning_content\":null");
-    else if (thinks(x, a))
+    else if (shows_reasoning(x, a))
         write_reasoning(b, x, di_buf_str(&a->reasoning));
     if (a->n_calls)
         write_calls(b, a);
@@ -214,7 +214,7 @@ static void write_choice(struct di_buf *b, struct di_exchange *x, struct di_answ
     di_buf_addc(b, '}');
 }
 
-static void body(struct di_exchange *x, struct di_buf *out)
+static void write_chat_body(struct di_exchange *x, struct di_buf *out)
 {
     di_write_openai_head(out, x, "chat.completion");
     for (size_t i = 0; i < x->n_answers; i++) {
@@ -229,10 +229,10 @@ static void body(struct di_exchange *x, struct di_buf *out)
 
 const struct di_dialect_ops di_chat_ops = {
     .id_prefix = "chatcmpl-",
-    .read = read,
-    .record = record,
-    .answer_end = answer_end,
-    .end = end,
+    .read = read_chat,
+    .record = write_chat_record,
+    .answer_end = end_chat_answer,
+    .end = end_chat,
     .error_event = di_openai_error_event,
-    .body = body,
+    .body = write_chat_body,
 };

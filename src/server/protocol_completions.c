@@ -211,7 +211,7 @@ out:
     return status;
 }
 
-static di_status read(struct di_exchange *x, di_error *err)
+static di_status read_completions(struct di_exchange *x, di_error *err)
 {
     di_status status = DI_OK;
     const struct di_json *prompt = NULL;
@@ -242,7 +242,7 @@ out:
     return status;
 }
 
-static void free_own(struct di_exchange *x)
+static void free_completions(struct di_exchange *x)
 {
     struct own *own = x->own;
     for (size_t i = 0; own && own->tokens && i < x->n_answers; i++) {
@@ -293,7 +293,7 @@ static void count_scored(struct di_exchange *x, struct di_answer *a)
     a->completion_tokens -= (int64_t)f->n - 1;
 }
 
-static bool each(struct di_exchange *x, struct di_answer *a, const di_output *o)
+static bool add_completions_record(struct di_exchange *x, struct di_answer *a, const di_output *o)
 {
     struct own *own = x->own;
     struct tokens *t = &own->tokens[a - x->answers];
@@ -361,7 +361,7 @@ static void write_finish(struct di_buf *b, const struct di_exchange *x, const st
     di_write_stop_reason(b, x, a);
 }
 
-static void chunk(struct di_exchange *x, struct di_answer *a, struct di_str text, bool last, struct di_buf *out)
+static void write_chunk(struct di_exchange *x, struct di_answer *a, struct di_str text, bool last, struct di_buf *out)
 {
     di_buf_adds(out, "data: ");
     di_write_openai_head(out, x, "text_completion");
@@ -383,26 +383,26 @@ static struct di_str echo_of(const struct di_exchange *x, const struct di_answer
     return own->echo ? di_buf_str(&own->echoes[(size_t)(a - x->answers) / x->n_samples]) : (struct di_str){0};
 }
 
-static void record(struct di_exchange *x, struct di_answer *a, const di_output *o, struct di_buf *out)
+static void write_completions_record(struct di_exchange *x, struct di_answer *a, const di_output *o, struct di_buf *out)
 {
     struct di_str text = {o->text, o->text_bytes};
     if (o->kind == DI_OUTPUT_STARTED && echo_of(x, a).n)
-        chunk(x, a, echo_of(x, a), false, out);
+        write_chunk(x, a, echo_of(x, a), false, out);
     else if (o->kind == DI_OUTPUT_TEXT)
-        chunk(x, a, text, false, out);
+        write_chunk(x, a, text, false, out);
 }
 
-static void answer_end(struct di_exchange *x, struct di_answer *a, struct di_buf *out)
+static void end_completions_answer(struct di_exchange *x, struct di_answer *a, struct di_buf *out)
 {
-    chunk(x, a, DI_STR(""), true, out);
+    write_chunk(x, a, DI_STR(""), true, out);
 }
 
-static void end(struct di_exchange *x, struct di_buf *out)
+static void end_completions(struct di_exchange *x, struct di_buf *out)
 {
     di_write_openai_end(out, x, "text_completion");
 }
 
-static double quality(const struct di_answer *a)
+static double mean_logprob(const struct di_answer *a)
 {
     return a->completion_tokens ? a->logprob_sum / (double)a->completion_tokens : 0;
 }
@@ -411,13 +411,13 @@ static double quality(const struct di_answer *a)
 static int compare_answers(const void *p, const void *q)
 {
     const struct di_answer *a = *(const struct di_answer *const *)p, *b = *(const struct di_answer *const *)q;
-    double x = quality(a), y = quality(b);
+    double x = mean_logprob(a), y = mean_logprob(b);
     if (x != y)
         return x > y ? -1 : 1;
     return a < b ? -1 : 1;
 }
 
-static void body(struct di_exchange *x, struct di_buf *out)
+static void write_completions_body(struct di_exchange *x, struct di_buf *out)
 {
     struct own *own = x->own;
     struct di_answer *order[128];
@@ -451,13 +451,13 @@ static void body(struct di_exchange *x, struct di_buf *out)
 
 const struct di_dialect_ops di_completions_ops = {
     .id_prefix = "cmpl-",
-    .read = read,
+    .read = read_completions,
     .prepare = prepare_prompt,
-    .free = free_own,
-    .each = each,
-    .record = record,
-    .answer_end = answer_end,
-    .end = end,
+    .free = free_completions,
+    .each = add_completions_record,
+    .record = write_completions_record,
+    .answer_end = end_completions_answer,
+    .end = end_completions,
     .error_event = di_openai_error_event,
-    .body = body,
+    .body = write_completions_body,
 };

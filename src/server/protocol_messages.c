@@ -10,7 +10,7 @@ struct own {
     int64_t max_tokens;
 };
 
-static di_status read(struct di_exchange *x, di_error *err)
+static di_status read_messages(struct di_exchange *x, di_error *err)
 {
     di_status status = DI_OK;
     struct own *own = x->own = di_arena_alloc(&x->arena, sizeof *own);
@@ -40,7 +40,7 @@ static bool is_context_full(const struct di_exchange *x, const struct di_answer 
 }
 
 /* Does a thinking block stand first, maybe an empty one? Not before a text that goes on. */
-static bool thinks(const struct di_answer *a)
+static bool has_thinking_block(const struct di_answer *a)
 {
     return a->thinking && a->start != DI_STARTS_CONTENT_CONTINUED;
 }
@@ -142,7 +142,7 @@ static void message_start(struct di_exchange *x, const struct di_answer *a, stru
     write_usage(out, x);
     di_buf_addc(out, '}');
     close_event(out);
-    if (thinks(a))
+    if (has_thinking_block(a))
         open_block(x, THINKING, NULL, out);
 }
 
@@ -154,7 +154,7 @@ static void text(struct di_exchange *x, enum block kind, struct di_str s, struct
     delta(x, kind == TEXT ? "text_delta" : "thinking_delta", kind == TEXT ? "text" : "thinking", s, out);
 }
 
-static void record(struct di_exchange *x, struct di_answer *a, const di_output *o, struct di_buf *out)
+static void write_messages_record(struct di_exchange *x, struct di_answer *a, const di_output *o, struct di_buf *out)
 {
     struct di_str s = {o->text, o->text_bytes};
     switch (o->kind) {
@@ -171,7 +171,7 @@ static void record(struct di_exchange *x, struct di_answer *a, const di_output *
     }
 }
 
-static void answer_end(struct di_exchange *x, struct di_answer *a, struct di_buf *out)
+static void end_messages_answer(struct di_exchange *x, struct di_answer *a, struct di_buf *out)
 {
     close_block(x, out);
     open_event(out, "message_delta");
@@ -182,7 +182,7 @@ static void answer_end(struct di_exchange *x, struct di_answer *a, struct di_buf
     close_event(out);
 }
 
-static void end(struct di_exchange *x, struct di_buf *out)
+static void end_messages(struct di_exchange *x, struct di_buf *out)
 {
     (void)x;
     open_event(out, "message_stop");
@@ -198,12 +198,12 @@ static void error_event(struct di_exchange *x, const struct di_http_error *e, st
 
 /* ---------------------------------------------------------------- body */
 
-static void body(struct di_exchange *x, struct di_buf *out)
+static void write_messages_body(struct di_exchange *x, struct di_buf *out)
 {
     const struct di_answer *a = &x->answers[0];
     const char *comma = "";
     write_head(out, x);
-    if (thinks(a)) {
+    if (has_thinking_block(a)) {
         di_buf_adds(out, "{\"type\":\"thinking\"");
         di_write_string(out, "thinking", di_buf_str(&a->reasoning));
         di_write_string(out, "signature", di_str_c(x->id));
@@ -234,10 +234,10 @@ static void body(struct di_exchange *x, struct di_buf *out)
 
 const struct di_dialect_ops di_messages_ops = {
     .id_prefix = "msg_",
-    .read = read,
-    .record = record,
-    .answer_end = answer_end,
-    .end = end,
+    .read = read_messages,
+    .record = write_messages_record,
+    .answer_end = end_messages_answer,
+    .end = end_messages,
     .error_event = error_event,
-    .body = body,
+    .body = write_messages_body,
 };

@@ -64,7 +64,7 @@ static void write_settings(struct di_buf *b, const struct di_exchange *x)
     di_buf_addf(b, ",\"service_tier\":\"default\",\"store\":%s", own->store ? "true" : "false");
 }
 
-static di_status read(struct di_exchange *x, di_error *err)
+static di_status read_responses(struct di_exchange *x, di_error *err)
 {
     di_status status = DI_OK;
     struct own *own = x->own = di_arena_alloc(&x->arena, sizeof *own);
@@ -85,7 +85,7 @@ out:
     return status;
 }
 
-static void free_own(struct di_exchange *x)
+static void free_responses(struct di_exchange *x)
 {
     struct own *own = x->own;
     if (!own)
@@ -421,7 +421,7 @@ static void begin(struct di_exchange *x, struct di_buf *out)
     response_event(x, "response.in_progress", IN_PROGRESS, NULL, out);
 }
 
-static void record(struct di_exchange *x, struct di_answer *a, const di_output *o, struct di_buf *out)
+static void write_responses_record(struct di_exchange *x, struct di_answer *a, const di_output *o, struct di_buf *out)
 {
     struct di_str text = {o->text, o->text_bytes};
     switch (o->kind) {
@@ -441,12 +441,12 @@ static void record(struct di_exchange *x, struct di_answer *a, const di_output *
     }
 }
 
-static void answer_end(struct di_exchange *x, struct di_answer *a, struct di_buf *out)
+static void end_responses_answer(struct di_exchange *x, struct di_answer *a, struct di_buf *out)
 {
     close_item(x, a, last_status(a), out);
 }
 
-static void end(struct di_exchange *x, struct di_buf *out)
+static void end_responses(struct di_exchange *x, struct di_buf *out)
 {
     response_event(x, incomplete(&x->answers[0]) ? "response.incomplete" : "response.completed", ENDED, NULL, out);
     keep(x);
@@ -469,7 +469,7 @@ static bool tells_by_event(const struct di_http_error *e)
 /* ---------------------------------------------------------------- log-probabilities, body */
 
 /* Only tokens of the message's text count, not its end id nor markup. */
-static bool each(struct di_exchange *x, struct di_answer *a, const di_output *o)
+static bool add_responses_record(struct di_exchange *x, struct di_answer *a, const di_output *o)
 {
     struct own *own = x->own;
     (void)a;
@@ -488,7 +488,7 @@ static bool each(struct di_exchange *x, struct di_answer *a, const di_output *o)
     return !own->pending.failed && !own->fresh.failed && !own->tokens.failed;
 }
 
-static void body(struct di_exchange *x, struct di_buf *out)
+static void write_responses_body(struct di_exchange *x, struct di_buf *out)
 {
     write_response(out, x, ENDED, NULL);
     keep(x);
@@ -496,13 +496,13 @@ static void body(struct di_exchange *x, struct di_buf *out)
 
 const struct di_dialect_ops di_responses_ops = {
     .id_prefix = "resp_",
-    .read = read,
-    .free = free_own,
-    .each = each,
-    .record = record,
-    .answer_end = answer_end,
-    .end = end,
+    .read = read_responses,
+    .free = free_responses,
+    .each = add_responses_record,
+    .record = write_responses_record,
+    .answer_end = end_responses_answer,
+    .end = end_responses,
     .error_event = error_event,
     .tells_by_event = tells_by_event,
-    .body = body,
+    .body = write_responses_body,
 };

@@ -26,7 +26,7 @@ struct references {
     size_t n, cap;
 };
 
-static di_status copy(struct di_exchange *x, struct di_str s, struct di_str *out, di_error *err)
+static di_status copy_to_tree(struct di_exchange *x, struct di_str s, struct di_str *out, di_error *err)
 {
     *out = (struct di_str){di_arena_strndup(&x->tree, s.p, s.n), s.n};
     return out->p ? DI_OK : di_fail(err, DI_ERR_MEMORY, "", "out of memory for a conversation");
@@ -44,8 +44,8 @@ static di_status read_output(struct di_exchange *x, const struct di_json *output
         di_buf_clear(&text);
         di_json_write_compact(&text, v);
         TRY(di_buf_ok(&text, err));
-        TRY(copy(x, di_buf_str(&text), &k->text, err));
-        TRY(copy(x, di_field_string(v, "id"), &k->id, err));
+        TRY(copy_to_tree(x, di_buf_str(&text), &k->text, err));
+        TRY(copy_to_tree(x, di_field_string(v, "id"), &k->id, err));
     }
 out:
     di_buf_fini(&text);

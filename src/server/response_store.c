@@ -88,7 +88,7 @@ void di_response_store_destroy(struct di_response_store *s)
     di_free(s);
 }
 
-static struct di_str copy(char **at, struct di_str s)
+static struct di_str copy_text(char **at, struct di_str s)
 {
     struct di_str to = {*at, s.n};
     if (s.n)
@@ -108,9 +108,9 @@ void di_response_store_put(struct di_response_store *s, uint64_t tenant, struct 
         return;
     char *at = (char *)(e + 1);
     e->tenant = tenant;
-    e->id = copy(&at, id);
-    e->items = copy(&at, items);
-    e->body = copy(&at, body);
+    e->id = copy_text(&at, id);
+    e->items = copy_text(&at, items);
+    e->body = copy_text(&at, body);
     e->bytes = bytes;
     pthread_mutex_lock(&s->lock);
     struct entry **old = find(s, tenant, id);

@@ -123,7 +123,7 @@ void di_call_reply_error(struct di_call *c, const struct di_http_error *e, int r
     di_http_reply(c->http, e->status, "application/json", errors_headers(c, e->status, retry_after), di_buf_str(body));
 }
 
-static void refuse(struct di_call *c, int status, const char *code, int retry_after, const char *message)
+static void refuse_call(struct di_call *c, int status, const char *code, int retry_after, const char *message)
 {
     struct di_http_error e;
     di_http_error_set(&e, status, code, NULL, "%s", message);
@@ -148,11 +148,11 @@ static void answer_health(struct di_call *c)
     if (di_server_healthy(s))
         reply_text(c, NULL, (struct di_str){0});
     else
-        refuse(c, 503, NULL, 1,
-               !atomic_load(&s->attached) ? "the model is being loaded"
-               : s->draining              ? "the server is stopping"
-               : s->stats.failing         ? "the model failed in the latest step; the answers to requests and the log say why"
-                                          : "requests wait, but the model makes no steps");
+        refuse_call(c, 503, NULL, 1,
+                    !atomic_load(&s->attached) ? "the model is being loaded"
+                    : s->draining              ? "the server is stopping"
+                    : s->stats.failing         ? "the model failed in the latest step; the answers to requests and the log say why"
+                                               : "requests wait, but the model makes no steps");
 }
 
 static void answer_version(struct di_call *c)
@@ -311,15 +311,15 @@ static bool check_head(struct di_call *c)
     const struct di_http_head *h = &c->http->head;
     struct di_str type = di_http_header(h, "content-type"), coding = di_http_header(h, "content-encoding");
     if (di_str_eqc(h->method, "POST") && !is_json_type(type) && (type.n || di_http_header(h, "origin").n)) {
-        refuse(c, 415, NULL, 0, "the body must be JSON: Content-Type: application/json");
+        refuse_call(c, 415, NULL, 0, "the body must be JSON: Content-Type: application/json");
         return false;
     }
     if (coding.n && !di_http_same_word(coding, "identity")) {
-        refuse(c, 415, NULL, 0, "the body must be sent as it is: no Content-Encoding");
+        refuse_call(c, 415, NULL, 0, "the body must be sent as it is: no Content-Encoding");
         return false;
     }
     if (!atomic_load(&s->attached) || s->draining) {
-        refuse(c, 503, NULL, s->draining ? 5 : 2, s->draining ? "the server is stopping" : "the model is being loaded");
+        refuse_call(c, 503, NULL, s->draining ? 5 : 2, s->draining ? "the server is stopping" : "the model is being loaded");
         return false;
     }
     return true;
@@ -328,7 +328,7 @@ static bool check_head(struct di_call *c)
 static bool limit(struct di_call *c, int retry_after, const char *why)
 {
     c->server->counters.limited++;
-    refuse(c, 429, NULL, retry_after, why);
+    refuse_call(c, 429, NULL, retry_after, why);
     return false;
 }
 
@@ -395,7 +395,7 @@ void di_server_on_head(void *ctx, struct di_http_request *r)
     c->row = find_row(&r->head, &status);
     c->dialect = dialect_of(&r->head, c->row);
     if (!is_host_allowed(s, r)) {
-        refuse(c, 403, NULL, 0, "this server is for its own machine and does not know that Host; --allowed-host names further ones");
+        refuse_call(c, 403, NULL, 0, "this server is for its own machine and does not know that Host; --allowed-host names further ones");
         return;
     }
     if (di_str_eqc(r->head.method, "OPTIONS")) {
@@ -403,18 +403,18 @@ void di_server_on_head(void *ctx, struct di_http_request *r)
         return;
     }
     if (!c->row) {
-        refuse(c, status, NULL, 0, status == 404 ? "there is nothing at this path" : "this path does not take this method");
+        refuse_call(c, status, NULL, 0, status == 404 ? "there is nothing at this path" : "this path does not take this method");
         return;
     }
     if (s->keys && !c->row->open) {
         struct di_str presented;
         if (!presented_key(&r->head, &presented)) {
-            refuse(c, 400, NULL, 0, "Authorization and x-api-key have different keys");
+            refuse_call(c, 400, NULL, 0, "Authorization and x-api-key have different keys");
             return;
         }
         c->key = di_keys_find(s->keys, presented);
         if (!c->key) {
-            refuse(c, 401, NULL, 0, "the API key is missing or wrong");
+            refuse_call(c, 401, NULL, 0, "the API key is missing or wrong");
             return;
         }
         di_key_hold(c->key);
@@ -453,13 +453,13 @@ void di_server_on_request(void *ctx, struct di_http_request *r)
         struct di_str path = r->head.path;
         size_t n = strlen(c->row->path), end = c->row->end ? strlen(c->row->end) : 0;
         if (!di_http_unescape((struct di_str){path.p + n, path.n - n - end}, &c->path_id)) {
-            refuse(c, 404, NULL, 0, "the id in the path is no text");
+            refuse_call(c, 404, NULL, 0, "the id in the path is no text");
             return;
         }
         di_buf_addv(&c->query, r->head.query);
     }
     if (!di_places_fit(&c->server->held, c->tenant, r->body.n)) {
-        refuse(c, 503, NULL, 1, "too many large requests are under way");
+        refuse_call(c, 503, NULL, 1, "too many large requests are under way");
         return;
     }
     if (admit(c, true))
