@@ -27,7 +27,7 @@ static bool may_call(void *arg, struct di_str name)
     return t;
 }
 
-static void on_event(void *arg, const struct di_parse_event *event)
+static void take_event(void *arg, const struct di_parse_event *event)
 {
     struct di_completion *c = arg;
     struct di_parse_event done = *event;
@@ -59,7 +59,7 @@ static di_status make_parser(struct di_completion *c, di_error *err)
         .stop = chat->sampling.stop,
         .n_stop = chat->sampling.n_stop,
     };
-    return di_parser_create(&s, on_event, c, &c->parser, err);
+    return di_parser_create(&s, take_event, c, &c->parser, err);
 }
 
 static bool begins_reasoning(const struct di_chat *chat)
@@ -119,7 +119,7 @@ out:
     return status;
 }
 
-static bool is_end(const struct di_completion *c, int32_t id)
+static bool is_end_id(const struct di_completion *c, int32_t id)
 {
     const struct di_prepared *p = c->prepared;
     for (size_t i = 0; i < p->sampling.n_end_ids; i++)
@@ -134,7 +134,7 @@ static di_status feed_silently(struct di_completion *c, const int32_t *ids, size
     di_status status = DI_OK;
     c->muted = true;
     for (size_t i = 0; i < n && status == DI_OK; i++)
-        if (!is_end(c, ids[i]))
+        if (!is_end_id(c, ids[i]))
             status = di_parser_feed_id(c->parser, c->text->tokenizer, ids[i], err);
     c->muted = false;
     if (status == DI_OK && di_parser_stopped(c->parser))
@@ -208,7 +208,7 @@ static bool on_token(void *ctx, const struct di_sample *s)
     }
     c->ids.v[c->ids.n++] = s->id;
     c->reasoning_tokens += di_parser_phase(c->parser) == DI_PHASE_OF_REASONING;
-    if (is_end(c, s->id))
+    if (is_end_id(c, s->id))
         return true;
     if (di_parser_feed_id(c->parser, c->text->tokenizer, s->id, &c->err) != DI_OK)
         return false;
@@ -220,10 +220,10 @@ static bool on_token(void *ctx, const struct di_sample *s)
 }
 
 /* A turn that the model ended itself. Without memory for it the next prompt is rendered instead. */
-static void remember(struct di_completion *c)
+static void remember_turn(struct di_completion *c)
 {
     struct di_ids ids = {0};
-    bool whole = c->memory && c->end == DI_END_STOP && c->ids.n && c->ids.v[c->ids.n - 1] == c->text->controls.id[DI_CTL_EOS] &&
+    bool whole = c->memory && c->end == DI_REASON_STOP && c->ids.n && c->ids.v[c->ids.n - 1] == c->text->controls.id[DI_CTL_EOS] &&
                  c->message.finish != DI_FINISH_STOP_STRING;
     const struct di_prepared *p = c->prepared;
     size_t before = c->prompt.n - p->turn_at;
@@ -240,24 +240,24 @@ static void remember(struct di_completion *c)
     di_ids_fini(&ids);
 }
 
-static void on_end(void *ctx, enum di_end end, const di_error *err)
+static void on_end(void *ctx, di_end_reason end, const di_error *err)
 {
-    static const enum di_finish reasons[] = {[DI_END_STOP] = DI_FINISH_STOP,
-                                             [DI_END_LENGTH] = DI_FINISH_LENGTH,
-                                             [DI_END_CANCELLED] = DI_FINISH_ABORT,
-                                             [DI_END_DEADLINE] = DI_FINISH_ABORT,
-                                             [DI_END_ERROR] = DI_FINISH_ERROR};
+    static const enum di_finish reasons[] = {[DI_REASON_STOP] = DI_FINISH_STOP,
+                                             [DI_REASON_LENGTH] = DI_FINISH_LENGTH,
+                                             [DI_REASON_CANCELLED] = DI_FINISH_ABORT,
+                                             [DI_REASON_DEADLINE] = DI_FINISH_ABORT,
+                                             [DI_REASON_ERROR] = DI_FINISH_ERROR};
     struct di_completion *c = ctx;
     if (err && c->err.code == DI_OK)
         c->err = *err;
-    c->end = c->err.code == DI_OK ? end : DI_END_ERROR;
+    c->end = c->err.code == DI_OK ? end : DI_REASON_ERROR;
     di_error ignored;
     if (di_parser_finish(c->parser, reasons[c->end], &ignored) != DI_OK || di_message_ok(&c->message, &ignored) != DI_OK) {
-        c->end = DI_END_ERROR;
+        c->end = DI_REASON_ERROR;
         if (c->err.code == DI_OK)
             c->err = ignored;
     }
-    remember(c);
+    remember_turn(c);
     if (c->on_done)
         c->on_done(c->emit_arg);
 }
@@ -282,7 +282,7 @@ di_status di_completion_check(const struct di_completion *c, const struct di_cor
     return di_core_check(e, &r, err);
 }
 
-di_status di_completion_submit(struct di_completion *c, struct di_core *e, int64_t *id, di_error *err)
+di_status di_completion_submit(struct di_completion *c, struct di_core *e, di_error *err)
 {
     struct di_request r = engine_request(c);
     r.on_start = on_start;
@@ -291,11 +291,11 @@ di_status di_completion_submit(struct di_completion *c, struct di_core *e, int64
     r.facts = &c->facts;
     r.ctx = c;
     if (!c->follower)
-        return di_core_submit(e, &r, id, err);
+        return di_core_submit(e, &r, NULL, err);
     struct di_mask_source masks = di_follower_source(c->follower);
     di_follower_place(c->follower, (int64_t)c->begins_at, r.n_prompt, r.n_prompt + r.max_tokens);
     r.masks = &masks;
-    di_status status = di_core_submit(e, &r, id, err);
+    di_status status = di_core_submit(e, &r, NULL, err);
     c->follower = status == DI_OK ? NULL : c->follower;
     return status;
 }

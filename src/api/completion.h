@@ -18,13 +18,13 @@ struct di_completion {
     int64_t reasoning_tokens, cached_tokens;
     struct di_request_facts facts; /* set when it is done; before, as of one that came nowhere */
     struct di_message message;
-    enum di_end end;
+    di_end_reason end;
     bool begun, muted; /* muted: events are not passed on */
     bool enough;       /* the one call that was asked for is there */
-    di_error err;      /* with DI_END_ERROR, or if the text could not be parsed */
+    di_error err;      /* with DI_REASON_ERROR, or if the text could not be parsed */
 
     /* Set by the owner before submit, if at all. */
-    struct di_request schedule;                              /* priority, tenant, deadline, sample and forced tokens of this are used */
+    struct di_request schedule;                              /* id, priority, tenant, deadline, sample and forced tokens of this are used */
     di_parse_emit *emit;                                     /* streaming: every event as it comes, or NULL */
     void (*on_begin)(void *arg);                             /* it was given a place for the first time: cached_tokens is known; or NULL */
     void (*on_sample)(void *arg, const struct di_sample *s); /* every token, before the events it causes; or NULL */
@@ -47,7 +47,7 @@ di_status di_completion_branch(struct di_completion *c, const struct di_completi
 /* Would the engine take it? Any thread (di_core_check). */
 di_status di_completion_check(const struct di_completion *c, const struct di_core *e, di_error *err);
 /* Hand it to the engine; it must live until on_done. */
-di_status di_completion_submit(struct di_completion *c, struct di_core *e, int64_t *id, di_error *err);
+di_status di_completion_submit(struct di_completion *c, struct di_core *e, di_error *err);
 /* Does the request ask for a form that is not enforced? Its output then says "constrained": false. */
 bool di_completion_unconstrained(const struct di_completion *c);
 

@@ -59,8 +59,7 @@ static void take_inbox(di_engine *e)
     e->inbox = e->cancels = NULL;
     e->inbox_end = &e->inbox;
     for (struct di_api_request *r = cancels; r; r = r->next_cancel)
-        if (r->core_id) /* an ended one is in no list, so it is still known to the core */
-            di_core_cancel(e->core, r->core_id);
+        di_core_cancel(e->core, r->id); /* one that comes in below is not known yet, and looked at there */
     pthread_mutex_unlock(&e->lock);
     for (struct di_api_request *r = in, *next; r; r = next) {
         di_error err;
@@ -69,9 +68,9 @@ static void take_inbox(di_engine *e)
         bool cancel = r->cancel;
         pthread_mutex_unlock(&e->lock);
         if (cancel)
-            di_api_request_end(r, DI_END_CANCELLED, NULL);
+            di_api_request_end(r, DI_REASON_CANCELLED, NULL);
         else if (di_api_request_start(r, &err) != DI_OK)
-            di_api_request_end(r, DI_END_ERROR, &err);
+            di_api_request_end(r, DI_REASON_ERROR, &err);
     }
 }
 
@@ -80,7 +79,7 @@ static bool has_mail(di_engine *e)
     return e->inbox || e->cancels;
 }
 
-static di_status drive(di_engine *e, int *busy, di_error *err)
+static di_status drive_step(di_engine *e, int *busy, di_error *err)
 {
     take_inbox(e);
     di_status status = di_core_step(e->core, &e->busy, err);
@@ -99,7 +98,7 @@ di_status di_engine_step(di_engine *e, int *busy, di_error *err)
     if (!e)
         return di_fail(err, DI_ERR_INVALID, "engine", "is NULL");
     TRY(begin_driving(e, false, err));
-    status = drive(e, busy, err);
+    status = drive_step(e, busy, err);
     end_driving(e);
 out:
     return status;
@@ -137,7 +136,7 @@ void di_engine_wind_up(di_engine *e)
     pthread_mutex_unlock(&e->lock);
     for (struct di_api_request *next; in; in = next) {
         next = in->next;
-        di_api_request_end(in, DI_END_CANCELLED, NULL);
+        di_api_request_end(in, DI_REASON_CANCELLED, NULL);
     }
     di_core_destroy(e->core);
     for (struct di_api_request *r = e->ended, *next; r; r = next) {
@@ -148,7 +147,7 @@ void di_engine_wind_up(di_engine *e)
 
 /* ---------------------------------------------------------------- the engine's own thread */
 
-static void *work(void *arg)
+static void *drive_on_thread(void *arg)
 {
     di_engine *e = arg;
     for (;;) {
@@ -161,7 +160,7 @@ static void *work(void *arg)
             return NULL;
         if (begin_driving(e, true, NULL) != DI_OK)
             continue;
-        drive(e, NULL, NULL); /* an error has ended all requests, and their records say it */
+        drive_step(e, NULL, NULL); /* an error has ended all requests, and their records say it */
         end_driving(e);
     }
 }
@@ -174,7 +173,7 @@ di_status di_engine_start(di_engine *e, di_error *err)
     pthread_mutex_lock(&e->lock);
     CHECK(!e->has_thread, err, DI_ERR_INVALID, "engine", "it has a thread already");
     CHECK(!e->driving, err, DI_ERR_INVALID, "engine", "another thread is driving it, or the call comes from a callback");
-    e->has_thread = di_thread_create(&e->thread, work, e) == 0;
+    e->has_thread = di_thread_create(&e->thread, drive_on_thread, e) == 0;
     CHECK(e->has_thread, err, DI_ERR_LIMIT, "engine", "the system grants no thread");
 out:
     pthread_mutex_unlock(&e->lock);

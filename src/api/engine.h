@@ -38,7 +38,6 @@ struct di_api_request {
     struct di_record *last; /* its FINISHED record: there is memory for the end */
     /* driver */
     int64_t n_made;         /* records for di_engine_poll */
-    int64_t core_id;        /* 0: not in the core */
     bool muted;             /* the callback wants no more */
     bool lost;              /* memory for a record ran out: the request ends as an error */
     bool unread;            /* too much of its output waits: likewise */
@@ -91,8 +90,8 @@ struct di_engine {
 void di_api_request_destroy(struct di_api_request *r); /* NULL is allowed */
 /* Let its records follow from what its completion says; `start`: with the STARTED record. */
 void di_api_request_listen(struct di_api_request *r, bool start);
-/* Deliver the FINISHED record of a request that the core does not know (yet). `err` with DI_END_ERROR. */
-void di_api_request_end(struct di_api_request *r, enum di_end end, const di_error *err);
+/* Deliver the FINISHED record of a request that the core does not know (yet). `err` with DI_REASON_ERROR. */
+void di_api_request_end(struct di_api_request *r, di_end_reason end, const di_error *err);
 void di_record_destroy(struct di_record *r); /* NULL is allowed */
 
 /* submit.c */

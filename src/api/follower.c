@@ -77,7 +77,7 @@ struct di_follower_crew {
 
 /* ---------------------------------------------------------------- where the answer stands */
 
-static bool is_end(const struct di_follower *f, int32_t id)
+static bool is_end_id(const struct di_follower *f, int32_t id)
 {
     for (size_t i = 0; i < f->n_end_ids; i++)
         if (f->end_ids[i] == id)
@@ -121,7 +121,7 @@ static void take_before(struct di_follower *f, int64_t position, int32_t id)
     size_t k = f->n_trigger;
     if (ends_with_trigger(f, position, k)) {
         f->phase = PHASE_FORM;
-    } else if (f->ignore_end && is_end(f, id)) {
+    } else if (f->ignore_end && is_end_id(f, id)) {
         f->phase = PHASE_OVER;
     } else if (id == f->bound_id) {
         for (k--; !ends_with_trigger(f, position, k);)
@@ -151,7 +151,7 @@ static di_status take_token(struct di_follower *f, int64_t position, int32_t id)
         return take_bound(f, position, id);
     if (f->phase == PHASE_OVER)
         return DI_OK;
-    if (is_end(f, id) && di_matcher_is_accepting(f->matcher)) {
+    if (is_end_id(f, id) && di_matcher_is_accepting(f->matcher)) {
         f->phase = PHASE_OVER;
         return DI_OK;
     }

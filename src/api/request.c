@@ -113,7 +113,7 @@ const char *di_end_reason_name(di_end_reason reason)
 
 /* ---------------------------------------------------------------- what the completion says (driver) */
 
-static void on_begin(void *arg)
+static void record_start(void *arg)
 {
     struct di_api_request *r = arg;
     struct di_record *rec = record_begin(r);
@@ -127,7 +127,7 @@ static void on_begin(void *arg)
     record_deliver(r, rec);
 }
 
-static void on_sample(void *arg, const struct di_sample *s)
+static void record_token(void *arg, const struct di_sample *s)
 {
     struct di_api_request *r = arg;
     struct di_record *rec = record_begin(r);
@@ -165,7 +165,7 @@ static void describe_call(const struct di_completion *c, struct di_str name, str
     rec->text.n = n;
 }
 
-static void on_event(void *arg, const struct di_parse_event *event)
+static void record_event(void *arg, const struct di_parse_event *event)
 {
     static const di_output_kind kinds[] = {[DI_EVENT_REASONING] = DI_OUTPUT_REASONING,
                                            [DI_EVENT_CONTENT] = DI_OUTPUT_TEXT,
@@ -187,18 +187,13 @@ static void on_event(void *arg, const struct di_parse_event *event)
     record_deliver(r, rec);
 }
 
-static di_end_reason reason_of(const struct di_completion *c, enum di_end end)
+static di_end_reason reason_of(const struct di_completion *c, di_end_reason end)
 {
-    static const di_end_reason reasons[] = {[DI_END_STOP] = DI_REASON_STOP,
-                                            [DI_END_LENGTH] = DI_REASON_LENGTH,
-                                            [DI_END_CANCELLED] = DI_REASON_CANCELLED,
-                                            [DI_END_DEADLINE] = DI_REASON_DEADLINE,
-                                            [DI_END_ERROR] = DI_REASON_ERROR};
-    return end == DI_END_STOP && c->message.finish == DI_FINISH_TOOL_CALLS ? DI_REASON_TOOL_CALLS : reasons[end];
+    return end == DI_REASON_STOP && c->message.finish == DI_FINISH_TOOL_CALLS ? DI_REASON_TOOL_CALLS : end;
 }
 
 /* No cancel finds the request any more; it counts as ended. */
-static void forget(struct di_api_request *r, di_end_reason reason)
+static void forget_request(struct di_api_request *r, di_end_reason reason)
 {
     di_engine *e = r->engine;
     pthread_mutex_lock(&e->lock);
@@ -229,13 +224,13 @@ static void record_facts(di_output *out, const struct di_completion *c)
     out->queue_ms = ms_of(f->queue_ns);
     out->first_token_ms = ms_of(f->first_token_ns);
     out->total_ms = ms_of(f->total_ns >= 0 ? f->total_ns : di_clock_ns() - c->schedule.arrived_ns); /* the core did not know it */
-    out->miss = (di_miss_reason)f->miss;
+    out->miss = f->miss;
     out->miss_position = f->miss_at;
     out->skipped_rows = f->skipped;
     out->approximate = f->bounded;
 }
 
-void di_api_request_end(struct di_api_request *r, enum di_end end, const di_error *err)
+void di_api_request_end(struct di_api_request *r, di_end_reason end, const di_error *err)
 {
     static const di_error memory = {DI_ERR_MEMORY, "memory for the request's output ran out", ""};
     static const di_error unread = {DI_ERR_LIMIT, "its output is not read: as many records wait as max_unread allows", "max_unread"};
@@ -243,12 +238,12 @@ void di_api_request_end(struct di_api_request *r, enum di_end end, const di_erro
     struct di_record *rec = r->last;
     r->last = NULL;
     if (r->lost || r->unread) {
-        end = DI_END_ERROR;
+        end = DI_REASON_ERROR;
         err = r->lost ? &memory : &unread;
     }
     record_prepare(rec, r, DI_OUTPUT_FINISHED);
     rec->out.reason = reason_of(c, end);
-    if (end == DI_END_ERROR) {
+    if (end == DI_REASON_ERROR) {
         *rec->error = *err;
         rec->out.error = rec->error;
     }
@@ -263,7 +258,7 @@ void di_api_request_end(struct di_api_request *r, enum di_end end, const di_erro
     rec->out.reasoning_tokens = c->reasoning_tokens;
     rec->out.cached_tokens = c->cached_tokens;
     record_facts(&rec->out, c);
-    forget(r, rec->out.reason);
+    forget_request(r, rec->out.reason);
     record_deliver(r, rec);
     if (r->on_output)
         di_record_destroy(rec);
@@ -271,7 +266,7 @@ void di_api_request_end(struct di_api_request *r, enum di_end end, const di_erro
     r->engine->ended = r;
 }
 
-static void on_done(void *arg)
+static void end_answered(void *arg)
 {
     struct di_api_request *r = arg;
     di_api_request_end(r, r->answer.end, &r->answer.err);
@@ -291,9 +286,9 @@ void di_api_request_destroy(struct di_api_request *r)
 void di_api_request_listen(struct di_api_request *r, bool start)
 {
     struct di_completion *c = &r->answer;
-    c->emit = on_event;
-    c->on_begin = start ? on_begin : NULL;
-    c->on_sample = on_sample;
-    c->on_done = on_done;
+    c->emit = record_event;
+    c->on_begin = start ? record_start : NULL;
+    c->on_sample = record_token;
+    c->on_done = end_answered;
     c->emit_arg = r;
 }

@@ -157,7 +157,7 @@ out:
 }
 
 /* What a submission asks: read, or as it was prepared. *out has a holder more. */
-static di_status prepare(const di_engine *e, const di_submission *s, di_prepared **out, di_error *err)
+static di_status prepare_submission(const di_engine *e, const di_submission *s, di_prepared **out, di_error *err)
 {
     di_status status = DI_OK;
     di_request_overrides overrides;
@@ -192,7 +192,7 @@ di_status di_engine_prepare(di_engine *e, const di_submission *submission, di_pr
     if (!e || !submission)
         return di_fail(err, DI_ERR_INVALID, e ? "submission" : "engine", "is NULL");
     TRY(di_take_struct(&s, sizeof s, submission, "di_submission", err));
-    TRY(prepare(e, &s, out, err));
+    TRY(prepare_submission(e, &s, out, err));
 out:
     if (status != DI_OK)
         count_refused(e);
@@ -224,7 +224,7 @@ di_status di_engine_prompt(const di_engine *e, const di_submission *submission, 
     CHECK(e && submission && n, err, DI_ERR_INVALID, !e ? "engine" : !submission ? "submission" : "n", "is NULL");
     CHECK(ids || capacity == 0, err, DI_ERR_INVALID, "ids", "is NULL, but its length is not 0");
     TRY(di_take_struct(&s, sizeof s, submission, "di_submission", err));
-    TRY(prepare(e, &s, &p, err));
+    TRY(prepare_submission(e, &s, &p, err));
     *n = p->prompt.n;
     size_t most = *n < capacity ? *n : capacity;
     if (most)
@@ -267,7 +267,7 @@ static di_status copy_ids(const int32_t *ids, size_t n, int32_t **out, di_error 
 }
 
 /* How the answer is scheduled and told. */
-static di_status schedule(struct di_api_request *r, const di_submission *s, di_error *err)
+static di_status schedule_request(struct di_api_request *r, const di_submission *s, di_error *err)
 {
     di_status status = DI_OK;
     struct di_completion *c = &r->answer;
@@ -357,10 +357,10 @@ di_status di_engine_submit(di_engine *e, const di_submission *submission, di_req
     if (id)
         *id = 0;
     TRY(di_take_struct(&s, sizeof s, submission, "di_submission", err));
-    TRY(prepare(e, &s, &p, err));
+    TRY(prepare_submission(e, &s, &p, err));
     TRY(request_create(e, &s, &r, err));
     TRY(di_completion_init(&r->answer, p, e->context, false, err));
-    TRY(schedule(r, &s, err));
+    TRY(schedule_request(r, &s, err));
     TRY(di_completion_check(&r->answer, e->core, err));
     TRY(check_after(e, s.after, err));
     TRY(put_in_inbox(e, r, id, err));
@@ -413,7 +413,7 @@ di_status di_engine_fork(di_engine *e, di_request_id parent, const di_submission
     r->after = parent;
     r->as_parent = !sampling;
     TRY(di_completion_init(&r->answer, p ? p : of, e->context, true, err));
-    TRY(schedule(r, &s, err));
+    TRY(schedule_request(r, &s, err));
     TRY(di_sampling_params_check(&r->answer.prepared->sampling, (size_t)e->config.vocab_size, err));
     TRY(put_in_inbox(e, r, id, err));
     r = NULL;
@@ -435,7 +435,7 @@ di_status di_api_request_start(struct di_api_request *r, di_error *err)
     const struct di_api_request *p = r->after ? di_api_request_find(e, r->after) : NULL; /* its end comes from this thread */
     pthread_mutex_unlock(&e->lock);
     if (p)
-        c->schedule.after = p->core_id;
+        c->schedule.after = p->id;
     if (r->branches) {
         CHECK(p, err, DI_ERR_NOT_FOUND, "parent", "request %lld was over before the branch could begin", (long long)r->after);
         c->schedule.tenant = p->answer.schedule.tenant;
@@ -443,8 +443,8 @@ di_status di_api_request_start(struct di_api_request *r, di_error *err)
             c->schedule.replay = p->answer.schedule.replay;
         TRY(di_completion_branch(c, &p->answer, r->fork_at, r->as_parent, e->context, err));
     }
-    c->schedule.name = (uint64_t)r->id;
-    TRY(di_completion_submit(c, e->core, &r->core_id, err));
+    c->schedule.id = r->id;
+    TRY(di_completion_submit(c, e->core, err));
 out:
     return status;
 }
@@ -467,7 +467,7 @@ int di_engine_cancel(di_engine *e, di_request_id id)
         r->cancel = true;
         r->next_cancel = e->cancels;
         e->cancels = r;
-        di_core_drop(e->core, (uint64_t)id);
+        di_core_drop(e->core, id);
         pthread_cond_signal(&e->work);
     }
     pthread_mutex_unlock(&e->lock);

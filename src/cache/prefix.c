@@ -236,10 +236,10 @@ static void match_full(const struct search *s, struct di_match *m)
             return;
         int32_t b = di_tree_find_text(&p->tree, &key, path_end(s, m->n_blocks), s->text, pos0);
         if (b < 0 && *evicted_slot(p, &key) == di_key_tag(&key))
-            m->miss = DI_MISS_EVICTED;
+            m->miss = DI_MISS_REASON_EVICTED;
         if (b >= 0 && p->tree.node[b].bounded && !s->bounded_ok)
-            m->miss = DI_MISS_BOUNDED;
-        if (b < 0 || m->miss == DI_MISS_BOUNDED)
+            m->miss = DI_MISS_REASON_BOUNDED;
+        if (b < 0 || m->miss == DI_MISS_REASON_BOUNDED)
             return;
         m->bounded = p->tree.node[b].bounded;
         p->path[m->n_blocks] = b;
@@ -300,11 +300,11 @@ static void explain_miss(const struct search *s, struct di_match *m)
     int32_t last = path_end(s, m->n_blocks);
     m->miss_at = m->common;
     if (m->common >= s->limit)
-        m->miss = DI_MISS_NONE;
-    else if (m->miss == DI_MISS_NONE) {
+        m->miss = DI_MISS_REASON_NONE;
+    else if (m->miss == DI_MISS_REASON_NONE) {
         bool others = (m->source >= 0 && t->node[m->source].content.n > m->source_tokens) ||
                       (m->source_tokens == 0 && last >= 0 && t->node[last].n_children > 0);
-        m->miss = others ? DI_MISS_DIVERGED : DI_MISS_NEVER_SEEN;
+        m->miss = others ? DI_MISS_REASON_DIVERGED : DI_MISS_REASON_NEVER_SEEN;
     }
 }
 

@@ -7,7 +7,7 @@
  *
  * Rules
  *  - Tenants: a prompt is looked up below its root key. Different salt, model or numerics = different root, nothing shared. To a client a
- *    prefix of another tenant is DI_MISS_NEVER_SEEN, in time and in words (A17); only `stats.other_tenant`, for the operator, counts it.
+ *    prefix of another tenant is DI_MISS_REASON_NEVER_SEEN, in time and in words (A17); only `stats.other_tenant`, for the operator, counts it.
  *  - Provenance: a block is exact, or bounded when something before it went through bounded replay. Exact requests see exact blocks only.
  *    Every descendant of a bounded block is bounded. Exact content that arrives where bounded content stands replaces it and all behind
  *    it.
@@ -48,15 +48,7 @@ struct di_prefix_params {
     int seen; /* size of the memory of evicted keys, for reasons of misses only; rounded up to a power of two; 0 = 4096 */
 };
 
-/* Why a match ended where it did. */
-enum di_miss {
-    DI_MISS_NONE,       /* everything but the last token was found */
-    DI_MISS_NEVER_SEEN, /* nobody came this far with this prefix, or too long ago to tell */
-    DI_MISS_EVICTED,    /* the next block was here and was reclaimed */
-    DI_MISS_DIVERGED,   /* others went on differently from miss_at on */
-    DI_MISS_BOUNDED,    /* the next block is there, but came through bounded replay and the request is exact */
-    DI_MISS_REASONS
-};
+#define DI_MISS_REASONS (DI_MISS_REASON_BOUNDED + 1)
 
 /* What is cached of a text. Valid until the next call that changes the index (acquire, publish, save, fork, growing a lease). */
 struct di_match {
@@ -71,9 +63,9 @@ struct di_match {
      * not before the block of position T - 1. */
     int64_t resume;
     bool state_bounded;
-    enum di_miss miss;
-    int64_t miss_at; /* = common, unless DI_MISS_NONE */
-    uint64_t serial; /* private */
+    di_miss_reason miss; /* why it ended where it did */
+    int64_t miss_at;     /* = common, unless DI_MISS_REASON_NONE */
+    uint64_t serial;     /* private */
 };
 
 struct di_prefix_stats {

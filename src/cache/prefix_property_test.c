@@ -453,7 +453,7 @@ static void admit(struct world *w, int slot)
     assert_int_equal(m.tokens, most - most % 2);
     assert_int_equal(m.source_tokens, most - 64 * n_blocks);
     assert_int_equal(m.resume, best_resume(w, r, r->prompt - 1));
-    assert_int_equal(m.miss == DI_MISS_NONE, m.common >= r->prompt - 1);
+    assert_int_equal(m.miss == DI_MISS_REASON_NONE, m.common >= r->prompt - 1);
     if (m.source >= 0)
         assert_true(w->held[m.source].cached && common(&w->held[m.source].text, &r->text, r->prompt - 1) == most);
     struct di_hit_plan plan = di_hit_plan(&(struct di_hit){

@@ -171,7 +171,7 @@ static void report_A1_alternating_prompts_hit_whole(void **state)
             struct di_match m = run(&w, 0, &w.root, &t, true);
             assert_int_equal(m.common, turn ? 3199 : 0);
             assert_int_equal(m.resume, turn ? 3199 : 0);
-            assert_int_equal(m.miss, turn ? DI_MISS_NONE : DI_MISS_NEVER_SEEN);
+            assert_int_equal(m.miss, turn ? DI_MISS_REASON_NONE : DI_MISS_REASON_NEVER_SEEN);
         }
     assert_int_equal(di_prefix_stats(w.p).blocks, 100);
     world_destroy(&w);
@@ -208,7 +208,7 @@ static void report_A17_other_tenant_sees_nothing(void **state)
     struct di_match m = di_prefix_match(w.p, &other, &t, true);
     assert_int_equal(m.common, 0);
     assert_int_equal(m.state, -1);
-    assert_int_equal(m.miss, DI_MISS_NEVER_SEEN); /* as if nobody had ever sent it */
+    assert_int_equal(m.miss, DI_MISS_REASON_NEVER_SEEN); /* as if nobody had ever sent it */
     assert_int_equal(run(&w, 1, &w.root, &t, false).common, 999);
     assert_int_equal(di_prefix_stats(w.p).other_tenant, 0);
     run(&w, 1, &other, &t, false);
@@ -326,20 +326,20 @@ static void misses_have_reasons(void **state)
     run(&w, 0, &w.root, &t, false);
     a[150] = -1;
     struct di_match m = di_prefix_match(w.p, &w.root, &t, false);
-    assert_int_equal(m.miss, DI_MISS_DIVERGED);
+    assert_int_equal(m.miss, DI_MISS_REASON_DIVERGED);
     assert_int_equal(m.miss_at, 150);
     assert_int_equal(m.source_tokens, 150 - 128);
     a[150] = 150 * 31 + 1;
     t.n = 400;
     m = di_prefix_match(w.p, &w.root, &t, false);
-    assert_int_equal(m.miss, DI_MISS_NEVER_SEEN);
+    assert_int_equal(m.miss, DI_MISS_REASON_NEVER_SEEN);
     assert_int_equal(m.miss_at, 300);
     run(&w, 0, &w.root, &u, false); /* 8 blocks: all of the pool */
     m = di_prefix_match(w.p, &w.root, &t, false);
-    assert_int_equal(m.miss, DI_MISS_EVICTED);
+    assert_int_equal(m.miss, DI_MISS_REASON_EVICTED);
     assert_int_equal(m.miss_at, 0);
     run(&w, 0, &w.root, &t, false);
-    assert_int_equal(di_prefix_stats(w.p).miss[DI_MISS_EVICTED], 1);
+    assert_int_equal(di_prefix_stats(w.p).miss[DI_MISS_REASON_EVICTED], 1);
     world_destroy(&w);
     di_free(a);
     di_free(b);
@@ -366,7 +366,7 @@ static void bounded_blocks_never_serve_exact_requests(void **state)
     struct di_match m = di_prefix_match(w.p, &w.root, &t, false);
     assert_int_equal(m.common, 0);
     assert_int_equal(m.state, -1);
-    assert_int_equal(m.miss, DI_MISS_BOUNDED);
+    assert_int_equal(m.miss, DI_MISS_REASON_BOUNDED);
     m = di_prefix_match(w.p, &w.root, &t, true);
     assert_int_equal(m.common, 299);
     assert_int_equal(m.resume, 299);

@@ -190,16 +190,16 @@ static void record_whole(struct di_core *e, const struct request *q)
     di_metrics_add(m, DI_HISTOGRAM_MAX_TOKENS, q->r.max_tokens);
 }
 
-static void tell_end(struct di_core *e, struct request *q, enum di_end end, const di_error *err)
+static void tell_end(struct di_core *e, struct request *q, di_end_reason end, const di_error *err)
 {
     di_core_forget(e, q);
     q->facts.total_ns = e->now_ns - q->r.arrived_ns;
-    if (end == DI_END_STOP || end == DI_END_LENGTH)
+    if (end == DI_REASON_STOP || end == DI_REASON_LENGTH)
         record_whole(e, q);
     if (q->r.facts)
         *q->r.facts = q->facts;
-    bool given_up = end == DI_END_CANCELLED || end == DI_END_DEADLINE;
-    *(end == DI_END_ERROR ? &e->stats.failed : given_up ? &e->stats.cancelled : &e->stats.finished) += 1;
+    bool given_up = end == DI_REASON_CANCELLED || end == DI_REASON_DEADLINE;
+    *(end == DI_REASON_ERROR ? &e->stats.failed : given_up ? &e->stats.cancelled : &e->stats.finished) += 1;
     if (q->r.on_end)
         q->r.on_end(q->r.ctx, end, err);
 }
@@ -223,7 +223,7 @@ void di_core_save(struct di_core *e, int slot, int64_t at)
 }
 
 /* The state at the end of the answer is kept at once: whoever heard the end may come back before the launch under way is done. */
-static void end_slot(struct di_core *e, struct slot *s, enum di_end end, const di_error *err)
+static void end_slot(struct di_core *e, struct slot *s, di_end_reason end, const di_error *err)
 {
     s->end_saved = e->reuse && s->n_computed > s->req->r.n_prompt;
     if (s->end_saved)
@@ -261,7 +261,7 @@ static void free_left_slots(struct di_core *e, uint64_t done)
 }
 
 /* Of all that wait, when nothing runs. */
-static void end_waiting(struct di_core *e, enum di_end end, const di_error *err)
+static void end_waiting(struct di_core *e, di_end_reason end, const di_error *err)
 {
     struct request *q;
     while ((q = di_order_first(&e->living))) {
@@ -280,11 +280,11 @@ void di_core_destroy(struct di_core *e)
     for (int i = 0; e->slots && i < e->config.max_batch; i++) {
         struct slot *s = &e->slots[i];
         if (s->state == SLOT_RUNNING || (s->state == SLOT_LEAVING && !s->over))
-            tell_end(e, s->req, DI_END_CANCELLED, NULL);
+            tell_end(e, s->req, DI_REASON_CANCELLED, NULL);
         if (s->state != SLOT_FREE)
             drop_request(e, s->req);
     }
-    end_waiting(e, DI_END_CANCELLED, NULL);
+    end_waiting(e, DI_REASON_CANCELLED, NULL);
     di_core_free_queue(e);
     for (int i = 0; e->store && i < e->config.max_batch; i++)
         di_kv_release(e->store, i);
@@ -354,7 +354,7 @@ bool di_core_make_room(const struct di_core *e, struct request *q)
 void di_core_give_up(struct di_core *e, struct request *q, const di_error *err)
 {
     di_core_unwait(e, q);
-    tell_end(e, q, DI_END_ERROR, err);
+    tell_end(e, q, DI_REASON_ERROR, err);
     drop_request(e, q);
 }
 
@@ -387,6 +387,8 @@ di_status di_core_submit(struct di_core *e, const struct di_request *r, int64_t 
     di_status status = DI_OK;
     struct request *q = NULL;
     TRY(di_core_check(e, r, err));
+    CHECK(!r->id || r->id > e->last_id, err, DI_ERR_INVALID, "id", "is %lld, but there was a request %lld before", (long long)r->id,
+          (long long)e->last_id);
     q = request_create(r);
     CHECK(q, err, DI_ERR_MEMORY, "", "out of memory for a request of %lld tokens", (long long)(r->n_prompt + r->max_tokens));
     CHECK(r->prompt_stays || di_core_make_room(e, q), err, DI_ERR_MEMORY, "", "out of memory for a request of %lld tokens",
@@ -422,7 +424,7 @@ static void end_late_requests(struct di_core *e)
 {
     struct request *q;
     while ((q = di_order_first(&e->due)) && q->due.major < e->now_ns) {
-        enum di_end end = q->cancelled ? DI_END_CANCELLED : DI_END_DEADLINE;
+        di_end_reason end = q->cancelled ? DI_REASON_CANCELLED : DI_REASON_DEADLINE;
         if (q->slot >= 0) {
             end_slot(e, &e->slots[q->slot], end, NULL);
             continue;
@@ -433,9 +435,9 @@ static void end_late_requests(struct di_core *e)
     }
 }
 
-void di_core_drop(struct di_core *e, uint64_t name)
+void di_core_drop(struct di_core *e, int64_t id)
 {
-    di_pipeline_drop(e->pipe, name);
+    di_pipeline_drop(e->pipe, id);
 }
 
 /* ---------------------------------------------------------------- a step */
@@ -604,7 +606,7 @@ static bool take_token(struct di_core *e, struct slot *s, const struct di_sample
 {
     struct request *q = s->req;
     if (result->status != DI_OK) {
-        end_slot(e, s, DI_END_ERROR, &result->err);
+        end_slot(e, s, DI_REASON_ERROR, &result->err);
         return false;
     }
     DI_ASSERT(q->n_done < q->r.n_prompt + q->r.max_tokens);
@@ -612,9 +614,9 @@ static bool take_token(struct di_core *e, struct slot *s, const struct di_sample
     record_token(e, q);
     bool go_on = !q->r.on_token || q->r.on_token(q->r.ctx, &result->sample);
     if (!go_on || is_end(&q->r, result->sample.id))
-        end_slot(e, s, DI_END_STOP, NULL);
+        end_slot(e, s, DI_REASON_STOP, NULL);
     else if (q->n_done == q->r.n_prompt + q->r.max_tokens)
-        end_slot(e, s, DI_END_LENGTH, NULL);
+        end_slot(e, s, DI_REASON_LENGTH, NULL);
     else
         return true;
     return false;
@@ -650,8 +652,8 @@ static void end_all(struct di_core *e, const di_error *err)
 {
     for (int i = 0; i < e->config.max_batch; i++)
         if (e->slots[i].state == SLOT_RUNNING || (e->slots[i].state == SLOT_LEAVING && !e->slots[i].over))
-            end_slot(e, &e->slots[i], DI_END_ERROR, err);
-    end_waiting(e, DI_END_ERROR, err);
+            end_slot(e, &e->slots[i], DI_REASON_ERROR, err);
+    end_waiting(e, DI_REASON_ERROR, err);
 }
 
 /* Rows from the cursor: the first stays. What is written behind it is what this launch wrote, or the one that is under way may write. Of a

@@ -40,15 +40,13 @@ struct di_core_config {
     const uint64_t *banned; /* bit set of ids that are never sampled (spec/encoding.md §1.6), or NULL; borrowed */
 };
 
-enum di_end { DI_END_STOP, DI_END_LENGTH, DI_END_CANCELLED, DI_END_DEADLINE, DI_END_ERROR };
-
 /* What became of a request. Times are nanoseconds since its arrival, -1 = it never came so far; with several starts the first one counts.
  * */
 struct di_request_facts {
     int64_t queue_ns, first_token_ns, total_ns;
     int64_t cached; /* tokens of the prompt that were reused */
-    enum di_miss miss;
-    int64_t miss_at; /* -1 with DI_MISS_NONE */
+    di_miss_reason miss;
+    int64_t miss_at; /* -1 with DI_MISS_REASON_NONE */
     int64_t skipped; /* rows of the prompt that the decoder half left out (bounded replay) */
     bool bounded;    /* the answer is approximate: something before it went through bounded replay */
     struct di_draft_counts drafts;
@@ -65,11 +63,11 @@ struct di_request {
     int64_t n_forced;
     const struct di_cap *cap;           /* NULL = none; copied */
     const struct di_mask_source *masks; /* what may follow, NULL = everything; copied. Released once, unless submit refuses */
-    uint64_t name;                      /* of the caller's, for di_core_drop; 0 = none */
+    int64_t id;                         /* its number, higher than all before; 0 = the next one */
     int priority;                       /* lower runs earlier and may take the place of a higher one */
     uint64_t tenant;                    /* requests of one priority are admitted fairly between tenants */
     uint64_t space;                     /* a cached prefix is shared within one space of one tenant; 0 for the usual one */
-    int64_t deadline_ns;                /* of di_clock_ns; 0 = none. A request that is not over by then ends with DI_END_DEADLINE */
+    int64_t deadline_ns;                /* of di_clock_ns; 0 = none. A request that is not over by then ends with DI_REASON_DEADLINE */
     enum di_replay_mode replay;         /* 0 = the engine's. Bounded ones take no forced tokens: scores would be approximate */
     /* A request of the same tenant with the same beginning: this one waits, overtaken by others, until that one has computed what both have
      * in common (or is over), and finds it cached: siblings over one prompt, branches of a live answer. 0 = none, as is one that is not
@@ -82,10 +80,11 @@ struct di_request {
     struct di_request_facts *facts; /* filled right before on_end, or NULL */
     /* It was given a place (again, after a preemption): so many tokens of its prompt are reused. May be NULL. */
     void (*on_start)(void *ctx, int64_t cached);
-    /* A token was sampled. Returning false ends the request with DI_END_STOP after this token (a stop string was found). */
+    /* A token was sampled. Returning false ends the request with DI_REASON_STOP after this token (a stop string was found). */
     bool (*on_token)(void *ctx, const struct di_sample *token);
-    /* The request is over; called exactly once, and nothing of the request is used afterwards. `err` is set with DI_END_ERROR. */
-    void (*on_end)(void *ctx, enum di_end end, const di_error *err);
+    /* The request is over (STOP, LENGTH, CANCELLED, DEADLINE, ERROR); called exactly once, and nothing of the request is used afterwards. `err`
+     * is set with ERROR. */
+    void (*on_end)(void *ctx, di_end_reason end, const di_error *err);
     void *ctx;
 };
 
@@ -126,15 +125,15 @@ di_status di_core_create_on(const struct di_stepper *stepper, const struct di_co
 void di_core_destroy(struct di_core *e); /* running requests end as cancelled */
 
 /* Queue a request. Refused at once, with the reason: an empty prompt, ids outside the vocabulary, prompt + max_tokens beyond the context or
- * the pool, sampling parameters out of range, bounded replay that the model cannot do. *id may be NULL. */
+ * the pool, sampling parameters out of range, bounded replay that the model cannot do. *id (may be NULL) is its number. */
 di_status di_core_submit(struct di_core *e, const struct di_request *r, int64_t *id, di_error *err);
 /* The refusals of submit alone. Reads only what never changes: any thread, at any time. */
 di_status di_core_check(const struct di_core *e, const struct di_request *r, di_error *err);
 /* End a request at the next step, in whatever state it is. False if it is not (or no longer) known. */
 bool di_core_cancel(struct di_core *e, int64_t id);
-/* A request of this name is about to be cancelled: launches that are not begun leave it out at once. Any thread; di_core_cancel must
+/* This request is about to be cancelled: launches that are not begun leave it out at once. Any thread; di_core_cancel must
  * follow. */
-void di_core_drop(struct di_core *e, uint64_t name);
+void di_core_drop(struct di_core *e, int64_t id);
 /* Launch a step, handle the results of the one before. *busy is false when nothing is running, waiting or under way. An error of one
  * request ends that request; an error returned here is the model's and ends all. */
 di_status di_core_step(struct di_core *e, bool *busy, di_error *err);

@@ -202,7 +202,7 @@ static void record_start(struct di_core *e, struct request *q, const struct di_r
     bool bounded = from->bounded || from->replay.tail > 0;
     e->stats.bounded += bounded;
     q->facts.bounded |= bounded;
-    if (from->miss == DI_MISS_DIVERGED)
+    if (from->miss == DI_MISS_REASON_DIVERGED)
         di_metrics_add(&e->metrics, DI_HISTOGRAM_DIVERGED_AT, from->miss_at);
     if (q->facts.queue_ns >= 0) /* again, after a preemption */
         return;
@@ -210,7 +210,7 @@ static void record_start(struct di_core *e, struct request *q, const struct di_r
     q->facts.cached = from->row;
     q->facts.miss = from->miss;
     q->facts.skipped = from->replay.tail > from->row ? from->replay.tail - from->row : 0;
-    q->facts.miss_at = from->miss == DI_MISS_NONE ? -1 : from->miss_at;
+    q->facts.miss_at = from->miss == DI_MISS_REASON_NONE ? -1 : from->miss_at;
     di_metrics_add(&e->metrics, DI_HISTOGRAM_QUEUE_TIME, q->facts.queue_ns);
 }
 
@@ -245,7 +245,7 @@ static bool start_request(struct di_core *e, struct di_launch *l, int slot, stru
     s->save_at = di_core_next_save(e, s);
     if (q->r.on_start)
         q->r.on_start(q->r.ctx, from.row);
-    *di_pipeline_slot_of(e->pipe, slot) = (struct di_pipeline_slot){.name = q->r.name,
+    *di_pipeline_slot_of(e->pipe, slot) = (struct di_pipeline_slot){.id = q->id,
                                                                     .tokens = q->room,
                                                                     .n_prompt = q->r.n_prompt,
                                                                     .n_limit = q->r.n_prompt + q->r.max_tokens,

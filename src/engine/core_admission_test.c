@@ -116,10 +116,10 @@ static void test_positions_to_save_without_reuse(void **state)
     fixture_close(&f);
 }
 
-/* A model during whose `at`-th step the client of request `name` goes away. */
+/* A model during whose `at`-th step the client of request `id` goes away. */
 struct leaving {
     struct fixture f;
-    uint64_t name;
+    int64_t id;
     int at, steps, rows;
 };
 
@@ -129,7 +129,7 @@ static void count_and_leave(void *ctx, const struct di_step *step)
     for (int k = 0; k < step->n_chunks; k++)
         l->rows += step->chunks[k].n;
     if (++l->steps == l->at)
-        di_core_drop(l->f.core, l->name);
+        di_core_drop(l->f.core, l->id);
 }
 
 /* From the moment on at which somebody is known to leave, launches that are not begun compute nothing for it. What it has computed is
@@ -140,14 +140,13 @@ static void test_who_leaves_costs_no_more_rows(void **state)
     struct leaving l;
     (void)state;
     for (int at = 1; at <= 6; at++) { /* the prompt has four steps */
-        l = (struct leaving){.name = 7, .at = at};
+        l = (struct leaving){.id = 1, .at = at};
         struct di_core_config config = {.max_batch = 2, .prefill_chunk = 96, .states = 4};
         assert_int_equal(di_null_model_init(&l.f.model, FIXTURE_VOCAB, FIXTURE_WINDOW, CONTEXT, NULL), DI_OK);
         l.f.model.before = count_and_leave;
         l.f.model.before_ctx = &l;
         assert_int_equal(di_null_core(&l.f.model, &config, &l.f.core, NULL), DI_OK);
         struct di_watch w = watch(room[0], 300, 20, 1), other = watch(room[1], 5, 30, 2);
-        w.name = 7;
         send(&l.f, &w);
         for (int i = 0; i < 12; i++) /* the engine's thread hears of it late */
             step(&l.f);
@@ -157,7 +156,7 @@ static void test_who_leaves_costs_no_more_rows(void **state)
         assert_false(w.over);
         assert_true(di_core_cancel(l.f.core, w.id));
         ask(&l.f, &other);
-        assert_true(w.over && w.end == DI_END_CANCELLED);
+        assert_true(w.over && w.end == DI_REASON_CANCELLED);
         int cached = rows < 300 ? rows : 299;
         w = watch(room[0], 300, 20, 1);
         ask(&l.f, &w);
@@ -223,7 +222,7 @@ static void check_start(void *ctx, int64_t cached)
     *served += me->n_prompt + 1;
 }
 
-static void check_end(void *ctx, enum di_end end, const di_error *err)
+static void check_end(void *ctx, di_end_reason end, const di_error *err)
 {
     struct asking *me = ctx;
     (void)end, (void)err;
@@ -471,11 +470,11 @@ static void test_no_memory_at_the_start(void **state)
             step(&f);
             di_mem_fail_after(UINT64_MAX);
         }
-        assert_int_equal(w[1].end, DI_END_ERROR);
+        assert_int_equal(w[1].end, DI_REASON_ERROR);
         assert_int_equal(w[1].err.code, DI_ERR_MEMORY);
         assert_int_equal(w[1].starts, 0);
         run(&f);
-        if (w[2].end != DI_END_ERROR) /* it was next in the same step */
+        if (w[2].end != DI_REASON_ERROR) /* it was next in the same step */
             right(&w[2]);
         if (n == 0)
             right(&w[0]);

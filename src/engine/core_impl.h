@@ -88,7 +88,7 @@ struct bidder {
 
 struct di_core {
     struct di_core_config config;
-    int64_t context, next_id;
+    int64_t context, last_id;
     int vocab;
     struct di_kv_store *store;
     struct di_pipeline *pipe;

@@ -95,7 +95,7 @@ di_status di_core_enter(struct di_core *e, struct request *q, di_error *err)
     if (!q->class)
         return di_fail(err, DI_ERR_MEMORY, "", "out of memory for a queue");
     q->class->n_requests++;
-    q->id = ++e->next_id;
+    q->id = e->last_id = q->r.id ? q->r.id : e->last_id + 1;
     q->waits_since = e->computable;
     di_order_add(&e->living, &q->by_id, q, q->id, 0, 0);
     if (q->r.deadline_ns)

@@ -132,7 +132,7 @@ struct watch {
     int32_t save_at[2];
     size_t n_save_at;
     bool submitted, over, cancelled, penalised;
-    enum di_end end;
+    di_end_reason end;
 };
 
 static bool on_token(void *ctx, const struct di_sample *s)
@@ -143,7 +143,7 @@ static bool on_token(void *ctx, const struct di_sample *s)
     return w->n_got != w->stop_after;
 }
 
-static void on_end(void *ctx, enum di_end end, const di_error *err)
+static void on_end(void *ctx, di_end_reason end, const di_error *err)
 {
     struct watch *w = ctx;
     (void)err;
@@ -196,20 +196,20 @@ static void make(struct watch *w)
 static void check(const struct watch *w)
 {
     int32_t all[2 * CONTEXT];
-    enum di_end want = DI_END_LENGTH;
+    di_end_reason want = DI_REASON_LENGTH;
     int n = 0;
     memcpy(all, w->prompt, (size_t)w->n_prompt * sizeof *all);
     while (n < w->max_tokens) {
         all[w->n_prompt + n] = next_token(all, w->n_prompt + n);
         n++;
         if (n == w->stop_after || all[w->n_prompt + n - 1] == END_ID) {
-            want = DI_END_STOP;
+            want = DI_REASON_STOP;
             break;
         }
     }
     assert_true(w->over);
     assert_memory_equal(w->got, all + w->n_prompt, (size_t)w->n_got * sizeof *all);
-    if (w->cancelled && w->end == DI_END_CANCELLED) {
+    if (w->cancelled && w->end == DI_REASON_CANCELLED) {
         assert_true(w->n_got <= n);
         return;
     }
@@ -492,7 +492,7 @@ static void test_deadline(void **state)
     assert_int_equal(di_core_submit(e, &r, NULL, NULL), DI_OK);
     while (busy)
         assert_int_equal(di_core_step(e, &busy, NULL), DI_OK);
-    assert_true(w.over && w.end == DI_END_DEADLINE);
+    assert_true(w.over && w.end == DI_REASON_DEADLINE);
     check_empty(e, &m);
     di_core_destroy(e);
 }
@@ -559,7 +559,7 @@ static void test_after_a_failed_step(void **state)
         submit(e, &w[2], 0, 0);
         for (busy = true; busy;)
             assert_int_equal(di_core_step(e, &busy, NULL), DI_OK);
-        assert_true(w[2].over && w[2].end != DI_END_ERROR && !di_core_stats(e).failing);
+        assert_true(w[2].over && w[2].end != DI_REASON_ERROR && !di_core_stats(e).failing);
         di_core_destroy(e);
     }
 }
@@ -592,7 +592,17 @@ static void test_refusals(void **state)
     r.n_save_at = 0;
     r.sampling.top_p = -1;
     assert_int_equal(di_core_submit(e, &r, NULL, &err), DI_ERR_INVALID);
+    r.sampling.top_p = 1;
     check_empty(e, &m);
+    int64_t id; /* the caller's numbers rise, from whichever on; who gives none gets the next */
+    for (int64_t given = 0; given <= 20; given += given ? 5 : 10) {
+        r.id = given;
+        assert_int_equal(di_core_submit(e, &r, &id, &err), DI_OK);
+        assert_int_equal(id, given ? given : 1);
+        assert_int_equal(di_core_submit(e, &r, NULL, &err), given ? DI_ERR_INVALID : DI_OK);
+    }
+    assert_false(di_core_cancel(e, 14));
+    assert_true(di_core_cancel(e, 15) && di_core_cancel(e, 20) && di_core_cancel(e, 2));
     di_core_destroy(e);
 }
 

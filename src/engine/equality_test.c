@@ -259,7 +259,7 @@ struct answer {
     int32_t ids[64];
     float logprobs[64];
     int n;
-    enum di_end end;
+    di_end_reason end;
     bool over;
 };
 
@@ -271,7 +271,7 @@ static bool take_token(void *ctx, const struct di_sample *s)
     return true;
 }
 
-static void take_end(void *ctx, enum di_end end, const di_error *err)
+static void take_end(void *ctx, di_end_reason end, const di_error *err)
 {
     struct answer *a = ctx;
     (void)err;
@@ -389,7 +389,7 @@ static void test_company(void **state)
         for (size_t i = 0; i < sizeof mixes / sizeof *mixes; i++) {
             run_plan(m, &p, mixes[i].batch, mixes[i].chunk, -1, got);
             for (int r = 0; r < REQUESTS; r++)
-                if (!same_answer(&got[r], &alone[r]) || got[r].end != DI_END_LENGTH)
+                if (!same_answer(&got[r], &alone[r]) || got[r].end != DI_REASON_LENGTH)
                     fail_msg("%s: request %d differs from its solo run at batch %d, chunk %d", isas[k], r, mixes[i].batch, mixes[i].chunk);
         }
         check_crowd(m, &p, alone, isas[k]);

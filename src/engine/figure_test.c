@@ -97,7 +97,7 @@ static void abort_after(int k, bool behind, bool preempted, int *states_met)
     states_met[2] += known && w.n_got > 0 && w.n_got < w.max_tokens;
     states_met[3] += !known;
     run(&f);
-    assert_true(w.over && (!known || w.end == DI_END_CANCELLED));
+    assert_true(w.over && (!known || w.end == DI_REASON_CANCELLED));
     right(&w);
     assert_null(di_null_left(f.core, &f.model)); /* before others use the same places */
     whole_again(&f, preempted || behind ? 1 : 3, 8);

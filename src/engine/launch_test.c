@@ -321,7 +321,7 @@ static void test_masks_that_fail(void **state)
         send(&f, &other);
         run(&f);
         right(&other);
-        assert_true(w.over && w.end == DI_END_ERROR);
+        assert_true(w.over && w.end == DI_REASON_ERROR);
         assert_string_equal(w.err.message, "nothing may follow");
         assert_true(config.drafts ? w.n_got >= at - 1 : w.n_got == at - 1);
         fixture_close(&f);

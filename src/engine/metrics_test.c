@@ -100,7 +100,7 @@ struct person {
     int32_t prompt[CONTEXT];
     int n_tokens;
     bool over;
-    enum di_end end;
+    di_end_reason end;
     struct di_request_facts facts;
 };
 
@@ -111,7 +111,7 @@ static bool on_token(void *ctx, const struct di_sample *s)
     return ++p->n_tokens != 9;
 }
 
-static void on_end(void *ctx, enum di_end end, const di_error *err)
+static void on_end(void *ctx, di_end_reason end, const di_error *err)
 {
     struct person *p = ctx;
     (void)err;
@@ -147,12 +147,12 @@ struct sums {
 static void check_facts(const struct person *p, const struct di_request *r, struct sums *s)
 {
     const struct di_request_facts *f = &p->facts;
-    bool whole = p->end == DI_END_STOP || p->end == DI_END_LENGTH;
+    bool whole = p->end == DI_REASON_STOP || p->end == DI_REASON_LENGTH;
     assert_true(p->over && f->total_ns >= 0);
     assert_int_equal(f->first_token_ns >= 0, p->n_tokens > 0);
     assert_true(f->first_token_ns < 0 || (f->queue_ns >= 0 && f->queue_ns <= f->first_token_ns && f->first_token_ns <= f->total_ns));
-    assert_true(f->queue_ns >= 0 || (f->cached == 0 && f->miss == DI_MISS_NONE));
-    assert_int_equal(f->miss_at >= 0, f->miss != DI_MISS_NONE);
+    assert_true(f->queue_ns >= 0 || (f->cached == 0 && f->miss == DI_MISS_REASON_NONE));
+    assert_int_equal(f->miss_at >= 0, f->miss != DI_MISS_REASON_NONE);
     assert_true(f->cached < r->n_prompt && (f->miss_at < 0 || f->cached <= f->miss_at));
     s->requests++;
     s->started += f->queue_ns >= 0;
@@ -189,7 +189,7 @@ static void check_sums(const struct di_core *e, const struct sums *s)
     expect(e, DI_HISTOGRAM_CACHED_TOKENS, s->whole, s->whole_cached);
     expect(e, DI_HISTOGRAM_PROMPT_TOKENS, s->whole, s->whole_prompt);
     expect(e, DI_HISTOGRAM_MAX_TOKENS, s->whole, s->whole_max);
-    expect(e, DI_HISTOGRAM_DIVERGED_AT, c.miss[DI_MISS_DIVERGED], UINT64_MAX);
+    expect(e, DI_HISTOGRAM_DIVERGED_AT, c.miss[DI_MISS_REASON_DIVERGED], UINT64_MAX);
     expect(e, DI_HISTOGRAM_STEP_ROWS, c.steps, c.prompt_rows + c.decode_rows);
     expect(e, DI_HISTOGRAM_STEP_TIME, c.steps, c.compute_ns);
     expect(e, DI_HISTOGRAM_STEP_GAP_TIME, di_core_metrics(e)->of[DI_HISTOGRAM_STEP_GAP_TIME].count, c.gap_ns);

@@ -11,7 +11,7 @@ struct di_pipeline {
     struct di_pipeline_params params;
     struct di_stepper stepper;
     struct di_pipeline_slot *slots;
-    _Atomic uint64_t *names, *dropped; /* [slots] the owner, for other threads; the one whose rows are to be dropped */
+    _Atomic int64_t *owners, *dropped; /* [slots] the request, for other threads; the one whose rows are to be dropped. From 1 on */
     struct di_launch launches[2];
     uint64_t *page_version;  /* [slots] of what the newest launch leaves in the device's page table */
     uint64_t launched, done; /* numbers; guarded by lock */
@@ -137,7 +137,7 @@ static void begin_at_cursor(struct di_pipeline *p, struct di_launch_chunk *c, st
 static void begin_chunk(struct di_pipeline *p, const struct di_launch *l, struct di_launch_chunk *c)
 {
     struct di_pipeline_slot *slot = &p->slots[c->slot];
-    if (slot->name && atomic_load(&p->dropped[c->slot]) == slot->name)
+    if (slot->id && atomic_load(&p->dropped[c->slot]) == slot->id)
         slot->ended = true;
     c->tokens = l->results; /* none, until rows of it are sampled */
     c->n_tokens = 0;
@@ -338,7 +338,7 @@ static bool allocate_arrays(struct di_pipeline *p)
 {
     size_t n = (size_t)p->params.slots, rows = n * (size_t)p->params.cursor_rows;
     p->slots = di_calloc(n, sizeof *p->slots);
-    p->names = di_calloc(n, sizeof *p->names);
+    p->owners = di_calloc(n, sizeof *p->owners);
     p->dropped = di_calloc(n, sizeof *p->dropped);
     p->page_version = di_calloc(n, sizeof *p->page_version);
     p->chunks = di_calloc(n, sizeof *p->chunks);
@@ -350,7 +350,7 @@ static bool allocate_arrays(struct di_pipeline *p)
     p->guesses = has_guesses(p) ? di_calloc(n, sizeof *p->guesses) : NULL;
     p->tile_rows = tile_rows(p->params.slots, p->params.cursor_rows);
     p->logits = di_device_alloc(p->params.store->be, (size_t)p->tile_rows * (size_t)p->stepper.vocab * sizeof *p->logits);
-    return p->slots && p->names && p->dropped && p->page_version && p->chunks && p->replay && p->tokens && p->logit_rows && p->tasks &&
+    return p->slots && p->owners && p->dropped && p->page_version && p->chunks && p->replay && p->tokens && p->logit_rows && p->tasks &&
            p->allowed && (p->guesses || !has_guesses(p)) && p->logits && allocate_launch(p, &p->launches[0]) &&
            allocate_launch(p, &p->launches[1]);
 }
@@ -436,7 +436,7 @@ void di_pipeline_destroy(struct di_pipeline *p)
     free_launch(be, &p->launches[1]);
     di_law_destroy(p->law);
     di_free(p->slots);
-    di_free(p->names);
+    di_free(p->owners);
     di_free(p->dropped);
     di_free(p->page_version);
     di_free(p->chunks);
@@ -457,15 +457,15 @@ struct di_pipeline_slot *di_pipeline_slot_of(struct di_pipeline *p, int slot)
 
 void di_pipeline_open_slot(struct di_pipeline *p, int slot)
 {
-    atomic_store(&p->names[slot], p->slots[slot].name);
+    atomic_store(&p->owners[slot], p->slots[slot].id);
 }
 
-/* A name that is compared on both sides: a slot that changed its owner in between is left alone. */
-void di_pipeline_drop(struct di_pipeline *p, uint64_t name)
+/* A number that is compared on both sides: a slot that changed its owner in between is left alone. */
+void di_pipeline_drop(struct di_pipeline *p, int64_t id)
 {
-    for (int i = 0; i < p->params.slots && name; i++)
-        if (atomic_load(&p->names[i]) == name)
-            atomic_store(&p->dropped[i], name);
+    for (int i = 0; i < p->params.slots && id; i++)
+        if (atomic_load(&p->owners[i]) == id)
+            atomic_store(&p->dropped[i], id);
 }
 
 struct di_launch *di_pipeline_next(struct di_pipeline *p)

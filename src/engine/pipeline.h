@@ -13,7 +13,7 @@
 /* The worker's view of a running request. Filled by the engine before the first launch that names the slot; afterwards the worker alone
  * touches it until the slot is named by no launch any more. */
 struct di_pipeline_slot {
-    uint64_t name;    /* for di_pipeline_drop; 0 = none */
+    int64_t id;       /* of the request, for di_pipeline_drop */
     int32_t *tokens;  /* by absolute position; the worker appends what it samples */
     int64_t n_prompt; /* tokens of the prompt proper: those behind it are generated */
     int64_t n_limit;  /* tokens in all when the answer has its full length */
@@ -98,9 +98,9 @@ void di_pipeline_set_pages(struct di_pipeline *p, struct di_launch *l, int slot,
 struct di_pipeline_slot *di_pipeline_slot_of(struct di_pipeline *p, int slot);
 /* The slot is filled: launches may name it. */
 void di_pipeline_open_slot(struct di_pipeline *p, int slot);
-/* Launches that are not begun compute no rows any more of the slot that has this name, if there is one; its request must be ended soon. Any
+/* Launches that are not begun compute no rows any more of this request, if a slot has it; it must be ended soon. Any
  * thread. */
-void di_pipeline_drop(struct di_pipeline *p, uint64_t name);
+void di_pipeline_drop(struct di_pipeline *p, int64_t id);
 /* The launch to fill next, empty, with its number. Its predecessor but one must have been waited for. */
 struct di_launch *di_pipeline_next(struct di_pipeline *p);
 void di_pipeline_launch(struct di_pipeline *p, struct di_launch *l);

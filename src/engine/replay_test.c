@@ -228,7 +228,7 @@ struct request {
 struct answer {
     int n;
     bool over;
-    enum di_end end;
+    di_end_reason end;
     struct di_sample sample[ANSWER];
     struct di_request_facts facts;
 };
@@ -239,7 +239,7 @@ static bool on_token(void *ctx, const struct di_sample *s)
     a->sample[a->n++] = *s;
     return true;
 }
-static void on_end(void *ctx, enum di_end end, const di_error *err)
+static void on_end(void *ctx, di_end_reason end, const di_error *err)
 {
     struct answer *a = ctx;
     (void)err;
@@ -317,7 +317,7 @@ static void check_alone(struct di_core *cold, struct request r, enum di_replay_m
     r.replay = mode;
     assert_int_equal(submit(cold, &r, &alone, NULL), DI_OK);
     run(cold);
-    if (got->end == DI_END_CANCELLED)
+    if (got->end == DI_REASON_CANCELLED)
         alone.n = alone.n < got->n ? alone.n : got->n;
     if (!same_answer(&alone, got))
         fail_msg("prompt of %d tokens, %lld reused: %s", r.n_prompt, (long long)got->facts.cached, what);
@@ -391,7 +391,7 @@ static void exact_beside_bounded(const char *config, int states, int blocks, uin
         assert_false(r[i].replay == DI_REPLAY_EXACT && a[i].facts.bounded);
     }
     printf("%s: %d requests, %d snapshots, %d blocks: %d exact and %d bounded ones reused something, %llu met bounded blocks\n", config, n,
-           states, blocks, exact_reused, bounded_reused, (unsigned long long)s.miss[DI_MISS_BOUNDED]);
+           states, blocks, exact_reused, bounded_reused, (unsigned long long)s.miss[DI_MISS_REASON_BOUNDED]);
     assert_true(bounded_reused > 0 && s.bounded > 0);
     di_core_destroy(warm);
     di_core_destroy(cold);
@@ -433,7 +433,7 @@ static void test_what_is_marked(void **state)
     assert_int_equal(a.facts.skipped, 200 - 44);
     ask(e, &r, DI_REPLAY_EXACT, &exact); /* the snapshot is not for it; G is found, but there is no state and too little for exact replay */
     assert_int_equal(exact.facts.cached, 0);
-    assert_int_equal(exact.facts.miss, DI_MISS_NONE);
+    assert_int_equal(exact.facts.miss, DI_MISS_REASON_NONE);
     ask(e, &r, DI_REPLAY_EXACT, &again); /* it has replaced the snapshot */
     assert_int_equal(again.facts.cached, 199);
     assert_true(same_answer(&exact, &again));
@@ -452,7 +452,7 @@ static void test_what_is_marked(void **state)
     assert_true(a.facts.bounded);
     assert_int_equal(a.facts.skipped, 300 - 44 - 160);
     ask(e, &longer, DI_REPLAY_EXACT, &again);
-    assert_int_equal(again.facts.miss, DI_MISS_BOUNDED);
+    assert_int_equal(again.facts.miss, DI_MISS_REASON_BOUNDED);
     assert_int_equal(again.facts.miss_at, 192);
     di_core_destroy(e);
     di_model_close(m);

@@ -217,8 +217,8 @@ static void report_78_no_silent_zero(void **state)
     s = di_core_stats(f.core);
     assert_int_equal(s.lookups, 10);
     assert_int_equal(s.lookup_tokens, 4000);
-    assert_int_equal(s.miss[DI_MISS_NEVER_SEEN], 1);
-    assert_int_equal(s.miss[DI_MISS_DIVERGED], 9);
+    assert_int_equal(s.miss[DI_MISS_REASON_NEVER_SEEN], 1);
+    assert_int_equal(s.miss[DI_MISS_REASON_DIVERGED], 9);
     for (uint32_t i = 0; i < 10; i++) { /* a tenant each: the alarm */
         struct di_watch w = watch(room, 400, 4, i + 1);
         fill(room, 320, 99);
@@ -227,7 +227,7 @@ static void report_78_no_silent_zero(void **state)
         assert_int_equal(w.cached, 0);
     }
     assert_int_equal(di_core_stats(f.core).cached_tokens, s.cached_tokens);
-    assert_int_equal(di_core_stats(f.core).miss[DI_MISS_NEVER_SEEN], 11);
+    assert_int_equal(di_core_stats(f.core).miss[DI_MISS_REASON_NEVER_SEEN], 11);
     fixture_close(&f);
 }
 
@@ -274,7 +274,7 @@ static void report_83_a_follow_up_at_once_finds_the_answer(void **state)
             step(&f);
         right(&t.w);
         assert_int_equal(t.w.cached, before);
-        ends[t.w.end == DI_END_STOP]++;
+        ends[t.w.end == DI_REASON_STOP]++;
         before = t.n + t.w.n_got - 1;
         talk_go_on(&t, 0, 5);
     }
@@ -571,7 +571,7 @@ static void report_A17_other_tenant_pays_the_whole_prompt(void **state)
     }
     assert_int_equal(steps[0], steps[2]);
     assert_true(steps[1] < steps[0]);
-    assert_int_equal(di_core_stats(f.core).miss[DI_MISS_NEVER_SEEN], 2);
+    assert_int_equal(di_core_stats(f.core).miss[DI_MISS_REASON_NEVER_SEEN], 2);
     fixture_close(&f);
 }
 

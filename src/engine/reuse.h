@@ -35,7 +35,7 @@ struct di_reuse_start {
     bool bounded;       /* it goes on from what came through bounded replay, or begins with it: what it computes is approximate */
     int64_t right_from; /* what rows below it need is not in the slot's rings: no state is kept before it, none serves a row before it */
     int64_t save_at;    /* save the state when this row is reached (others share the prefix so far), 0 = not */
-    enum di_miss miss;
+    di_miss_reason miss;
     int64_t miss_at;
 };
 struct di_reuse_ask {

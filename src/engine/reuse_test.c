@@ -33,7 +33,7 @@ struct request {
 struct answer {
     int n;
     bool over;
-    enum di_end end;
+    di_end_reason end;
     struct di_sample sample[ANSWER];
     struct request *request;
 };
@@ -49,7 +49,7 @@ static void on_start(void *ctx, int64_t cached)
     struct answer *a = ctx;
     a->request->cached = cached;
 }
-static void on_end(void *ctx, enum di_end end, const di_error *err)
+static void on_end(void *ctx, di_end_reason end, const di_error *err)
 {
     struct answer *a = ctx;
     (void)err;
@@ -123,7 +123,7 @@ static void check_alone(struct di_core *cold, struct request *r, const struct an
     while (busy)
         assert_int_equal(di_core_step(cold, &busy, NULL), DI_OK);
     r->cached = cached;
-    if (got->end != DI_END_CANCELLED)
+    if (got->end != DI_REASON_CANCELLED)
         assert_int_equal(got->n, alone.n);
     for (int i = 0; i < got->n; i++)
         if (!same_sample(&got->sample[i], &alone.sample[i]))

@@ -82,7 +82,7 @@ struct life {
     bool used[LIVE];
     uint64_t rng;
     int64_t last_id;
-    long cancelled_when[STATES], ends[5], late, followers;
+    long cancelled_when[STATES], ends[DI_REASON_ERROR + 1], late, followers;
 };
 
 static void life_make(struct life *l, int i)
@@ -176,8 +176,8 @@ static void soak_core(void **state)
     memory_is_flat(&memory);
     struct di_core_stats s = di_core_stats(l.f.core);
     printf("%d requests in %llu steps: %ld stopped, %ld full length, %ld cancelled, %ld late; %ld followed another\n", sent,
-           (unsigned long long)s.steps, l.ends[DI_END_STOP], l.ends[DI_END_LENGTH], l.ends[DI_END_CANCELLED], l.ends[DI_END_DEADLINE],
-           l.followers);
+           (unsigned long long)s.steps, l.ends[DI_REASON_STOP], l.ends[DI_REASON_LENGTH], l.ends[DI_REASON_CANCELLED],
+           l.ends[DI_REASON_DEADLINE], l.followers);
     printf("cancelled when queued %ld, in the prompt %ld, decoding %ld, at the last token %ld, preempted %ld\n", l.cancelled_when[QUEUED],
            l.cancelled_when[IN_PROMPT], l.cancelled_when[DECODING], l.cancelled_when[LAST_TOKEN], l.cancelled_when[PREEMPTED]);
     printf("%llu preemptions, %llu of %llu prompt tokens reused, %llu blocks evicted, %llu states restored\n",
@@ -185,8 +185,8 @@ static void soak_core(void **state)
            (unsigned long long)s.evicted, (unsigned long long)s.states_restored);
     for (int i = 0; i < STATES; i++)
         assert_true(l.cancelled_when[i] > 0);
-    assert_true(l.ends[DI_END_DEADLINE] > 0 && s.preempted > 0 && s.evicted > 0 && s.states_restored > 0);
-    assert_int_equal(l.ends[DI_END_ERROR], 0);
+    assert_true(l.ends[DI_REASON_DEADLINE] > 0 && s.preempted > 0 && s.evicted > 0 && s.states_restored > 0);
+    assert_int_equal(l.ends[DI_REASON_ERROR], 0);
     fixture_close(&l.f);
 }
 

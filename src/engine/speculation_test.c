@@ -21,7 +21,7 @@ struct answer {
     struct di_sample sample[ANSWER];
     struct di_request_facts facts;
     int n;
-    enum di_end end;
+    di_end_reason end;
 };
 
 static bool take_token(void *ctx, const struct di_sample *s)
@@ -31,7 +31,7 @@ static bool take_token(void *ctx, const struct di_sample *s)
     return true;
 }
 
-static void take_end(void *ctx, enum di_end end, const di_error *err)
+static void take_end(void *ctx, di_end_reason end, const di_error *err)
 {
     struct answer *a = ctx;
     (void)err;

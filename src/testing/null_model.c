@@ -250,7 +250,7 @@ static bool on_token(void *ctx, const struct di_sample *s)
     return w->n_got != w->stop_after;
 }
 
-static void on_end(void *ctx, enum di_end end, const di_error *err)
+static void on_end(void *ctx, di_end_reason end, const di_error *err)
 {
     struct di_watch *w = ctx;
     w->twice = w->twice || w->over;
@@ -268,7 +268,6 @@ di_status di_watch_submit(struct di_watch *w, struct di_core *e, di_error *err)
                            .max_tokens = w->max_tokens,
                            .prompt_stays = w->n_prompt % 2, /* it does; half of all tests try what comes of saying so */
                            .sampling = di_sampling_params_default(),
-                           .name = w->name,
                            .priority = w->priority,
                            .tenant = w->tenant,
                            .deadline_ns = w->deadline_ns,
@@ -293,19 +292,19 @@ di_status di_watch_submit(struct di_watch *w, struct di_core *e, di_error *err)
 
 const char *di_watch_wrong(const struct di_watch *w)
 {
-    enum di_end want = DI_END_LENGTH;
+    di_end_reason want = DI_REASON_LENGTH;
     int n = 0;
     for (bool over = false; n < w->n_got && !over; n++) {
         int32_t token = next_token(w->tokens, w->n_prompt + n);
         over = n + 1 == w->stop_after || (token == DI_NULL_END && !w->ignore_end);
-        want = over ? DI_END_STOP : want;
+        want = over ? DI_REASON_STOP : want;
         if (w->tokens[w->n_prompt + n] != token)
             return "a token is not the one behind its prefix";
     }
-    bool given_up = w->end == DI_END_CANCELLED || w->end == DI_END_DEADLINE;
+    bool given_up = w->end == DI_REASON_CANCELLED || w->end == DI_REASON_DEADLINE;
     if (!w->over || w->twice)
         return w->over ? "something came after the end" : "it did not end";
-    if (n != w->n_got || (!given_up && w->end != want) || (w->end == DI_END_LENGTH && n != w->max_tokens))
+    if (n != w->n_got || (!given_up && w->end != want) || (w->end == DI_REASON_LENGTH && n != w->max_tokens))
         return "it ended at the wrong place or for the wrong reason";
     return w->stood_still ? "it was preempted again before it had made progress" : NULL;
 }

@@ -32,7 +32,6 @@ struct di_watch {
     int32_t *tokens; /* prompt, and room for the answer behind it */
     int n_prompt, max_tokens;
     int stop_after; /* on_token refuses at this count; 0 = never */
-    uint64_t name;
     int priority;
     uint64_t tenant;
     int64_t seed, deadline_ns, after;
@@ -47,7 +46,7 @@ struct di_watch {
     int progress;     /* tokens since the latest start */
     bool stood_still; /* it was started again without a token in between */
     bool over, twice; /* twice: something came after the end */
-    enum di_end end;
+    di_end_reason end;
     di_error err;
 };
 di_status di_watch_submit(struct di_watch *w, struct di_core *e, di_error *err);
