@@ -19,12 +19,19 @@ class Count:
         self.passed = self.failed = 0
         self.start = time.monotonic()
 
-    def group(self, name, results):
-        """results: pairs (ok, what to show otherwise)"""
+    def check(self, name, ok, show=""):
+        """One of many, which is not worth a line if it is good."""
+        self.passed += bool(ok)
+        self.failed += not ok
+        if not ok:
+            print(f"FAILED: {name}: {str(show)[:1500]}", flush=True)
+
+    def group(self, name, results, as_one=False):
+        """results: pairs (ok, what to show otherwise). as_one: counts as one test, however many pairs it has."""
         results = list(results)
         bad = [show for ok, show in results if not ok]
-        self.passed += len(results) - len(bad)
-        self.failed += len(bad)
+        self.passed += not bad if as_one else len(results) - len(bad)
+        self.failed += bool(bad) if as_one else len(bad)
         seconds, self.start = time.monotonic() - self.start, time.monotonic()
         print(f"{'ok' if not bad else 'FAILED'}: {name}: {len(results) - len(bad)} of {len(results)} ({seconds:.1f} s)", flush=True)
         for show in bad[:5]:

@@ -176,11 +176,16 @@ def chat_body(text, **fields):
     return {"messages": [{"role": "user", "content": text}], **fields}
 
 
+def post_request(path, body, headers=None, version="1.1"):
+    """The bytes of a request. body: an object, or bytes as they are."""
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    lines = {"Host": "localhost", "Content-Type": "application/json", "Content-Length": len(data), **(headers or {})}
+    head = f"POST {path} HTTP/{version}\r\n" + "".join(f"{k}: {v}\r\n" for k, v in lines.items()) + "\r\n"
+    return head.encode() + data
+
+
 def chat_request(text="Say hello.", headers=None, version="1.1", **fields):
-    body = json.dumps(chat_body(text, **fields)).encode()
-    lines = {"Host": "localhost", "Content-Type": "application/json", "Content-Length": len(body), **(headers or {})}
-    head = f"POST /v1/chat/completions HTTP/{version}\r\n" + "".join(f"{k}: {v}\r\n" for k, v in lines.items()) + "\r\n"
-    return head.encode() + body
+    return post_request("/v1/chat/completions", chat_body(text, **fields), headers, version)
 
 
 def peek(c):

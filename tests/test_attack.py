@@ -10,15 +10,9 @@ import subprocess
 import sys
 import time
 
-from serving import Server, Stream, bearer, chat_body, chat_request, key_line, peek, run_tests, status_of
+from serving import Server, Stream, bearer, chat_body, chat_request, key_line, peek, post_request, run_tests, status_of
 
 SLOW = "".join(random.Random(1).choices("abcdefghijklmnop", k=1000000))  # one word of a million letters: half a second to tokenize
-
-
-def post(path, body, headers=None):
-    data = body if isinstance(body, bytes) else json.dumps(body).encode()
-    lines = {"Host": "localhost", "Content-Type": "application/json", "Content-Length": len(data), **(headers or {})}
-    return f"POST {path} HTTP/1.1\r\n".encode() + "".join(f"{k}: {v}\r\n" for k, v in lines.items()).encode() + b"\r\n" + data
 
 
 def send(s, request):
@@ -50,7 +44,7 @@ def test_memory_of_requests(program):
         def growth(bodies, answers, path="/v1/chat/completions"):
             with open(f"/proc/{s.process.pid}/clear_refs", "w") as f:
                 f.write("5")  # the peak begins anew
-            held = [send(s, post(path, b)) for b in bodies]
+            held = [send(s, post_request(path, b)) for b in bodies]
             refused = [c.recv(1000) for c in held] if not answers else []
             s.until(lambda: s.metrics()["deepinfer_waiting"] == answers)
             now, most = mib(s) - begin, mib(s, "VmHWM") - begin
@@ -154,7 +148,7 @@ def test_the_tenant_holds_on_every_path(program):
         # Limits of a key count every path.
         statuses = [s.post("/tokenize", {"prompt": "a"}, bearer("gamma")).status for _ in range(4)]
         yield statuses == [200, 200, 429, 429], statuses
-        c = send(s, post("/v1/chat/completions", chat_body("hi", stream=True, max_tokens=5000, ignore_eos=True), bearer("delta")))
+        c = send(s, post_request("/v1/chat/completions", chat_body("hi", stream=True, max_tokens=5000, ignore_eos=True), bearer("delta")))
         c.recv(100)
         yield s.get("/v1/models", bearer("delta")).status == 429, "concurrency"
         c.close()
@@ -170,7 +164,7 @@ def test_who_floods_the_queue(program):
         def load():
             return s.get("/load", bearer("alpha")).json()["server_load"]
 
-        heads = [send(s, post("/v1/chat/completions", b"", {**bearer("alpha"), "Content-Length": 1000})) for _ in range(100)]
+        heads = [send(s, post_request("/v1/chat/completions", b"", {**bearer("alpha"), "Content-Length": 1000})) for _ in range(100)]
         yield s.chat(headers=bearer("alpha"), max_tokens=1).status == 200 and load() == 0, "heads"
         for c in heads:
             c.close()
@@ -198,11 +192,11 @@ def test_large_bodies_of_another_tenant(program):
     keys = program.write(key_line("alpha", "team-a") + key_line("beta", "team-b"))
     large = chat_body("hi", max_tokens=1, padding={"a": "b" * 600000})
     with Server(program, "--api-keys", keys, "--keep-alive-comment", 0.1) as s:
-        flood = post("/v1/chat/completions", chat_body(SLOW), bearer("alpha"))
+        flood = post_request("/v1/chat/completions", chat_body(SLOW), bearer("alpha"))
         held = [send(s, flood) for _ in range(10)]
         s.until(lambda: s.get("/load", bearer("alpha")).json()["server_load"] >= 8)
         begin = time.monotonic()
-        c = send(s, post("/v1/chat/completions", {**large, "stream": True}, bearer("beta")))
+        c = send(s, post_request("/v1/chat/completions", {**large, "stream": True}, bearer("beta")))
         stream = Stream(c)
         events = stream.events()
         first = next(events)
@@ -211,7 +205,7 @@ def test_large_bodies_of_another_tenant(program):
         ended = time.monotonic() - begin
         yield rest[-1] == "[DONE]" and stream.complete, rest[-3:]
         # A refusal after the first comment is an event of the stream.
-        c = Stream(send(s, post("/v1/chat/completions", {**large, "stream": True, "temperature": "hot"}, bearer("beta"))))
+        c = Stream(send(s, post_request("/v1/chat/completions", {**large, "stream": True, "temperature": "hot"}, bearer("beta"))))
         refused = list(c.events()) if c.head() == 200 else []
         yield c.status == 400 or (refused[-1] == "[DONE]" and "temperature" in refused[-2]["error"]["message"]), (c.status, refused[-2:])
         for h in held:
@@ -229,7 +223,7 @@ def test_bytes_of_bodies_of_another_tenant(program):
     one = 1 << 20  # --max-body
     with Server(program, "--api-keys", keys, "--max-body", 1, "--max-batch", 1) as s:
         large = {"prompt": "a", "padding": "b" * 800000}
-        head = post("/tokenize", b"", {**bearer("alpha"), "Content-Length": one})
+        head = post_request("/tokenize", b"", {**bearer("alpha"), "Content-Length": one})
         slow = [send(s, head + b" " * (one - 1000)) for _ in range(12)]
         yield s.until(lambda: s.metrics(bearer("beta"))["deepinfer_reading_bytes"] > 7.5 * one) is not None, "bodies that are not complete"
         refused = [status_of(peek(c)) for c in slow]
@@ -238,7 +232,7 @@ def test_bytes_of_bodies_of_another_tenant(program):
         yield r.status == 200, r
         for c in slow:
             c.close()
-        flood = post("/v1/chat/completions", chat_body("word " * 40000, max_tokens=20000, ignore_eos=True), bearer("alpha"))
+        flood = post_request("/v1/chat/completions", chat_body("word " * 40000, max_tokens=20000, ignore_eos=True), bearer("alpha"))
         waiting = []
 
         def full():
@@ -255,7 +249,7 @@ def test_health_is_about_the_engine(program):
     """Clients that send slowly, or send much to read, do not make it sick."""
     with Server(program, "--stall-timeout", 0.3, "--body-timeout", 30) as s:
         slow = send(s, chat_request()[:-5])
-        large = [send(s, post("/v1/chat/completions", chat_body(SLOW))) for _ in range(3)]
+        large = [send(s, post_request("/v1/chat/completions", chat_body(SLOW))) for _ in range(3)]
         end = time.monotonic() + 1.5
         answers = set()
         while time.monotonic() < end:

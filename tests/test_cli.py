@@ -8,15 +8,10 @@ import subprocess
 import sys
 import tempfile
 
-NANO = str(pathlib.Path(__file__).resolve().parent.parent / "models" / "nano")
-passed = failed = 0
+from program import NANO, Count
 
-
-def check(name, ok, shown=""):
-    global passed, failed
-    passed, failed = passed + bool(ok), failed + (not ok)
-    if not ok:
-        print(f"FAILED {name}: {shown}")
+count = Count()
+check = count.check
 
 
 class Program:
@@ -121,8 +116,7 @@ def main():
     config_files(run)
     output_errors(run)
     memory(run)
-    print(f"{passed} passed, {failed} failed")
-    return 1 if failed else 0
+    return count.finish()
 
 
 if __name__ == "__main__":

@@ -12,7 +12,8 @@ import subprocess
 import sys
 import tempfile
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+from program import ROOT, Count
+
 MAX_SECONDS, MAX_RSS_KB = 2.0, 300 * 1024
 
 # spec/model.md §2.1: part -> parameters, bytes
@@ -37,16 +38,10 @@ PARTS = {
 TOTAL_TENSORS, TOTAL_BYTES, TOTAL_PARAMETERS = 96085, 510286023000, 763205315794
 
 
-class Suite:
+class Suite(Count):
     def __init__(self, binary):
-        self.binary, self.passed, self.failed = os.path.abspath(binary), 0, 0
-
-    def check(self, what, good, detail=""):
-        if good:
-            self.passed += 1
-        else:
-            self.failed += 1
-            print(f"FAILED {what} {detail}")
+        super().__init__()
+        self.binary = os.path.abspath(binary)
 
     def equal(self, what, got, want):
         self.check(what, got == want, f"got {got!r}, want {want!r}")
@@ -200,8 +195,7 @@ def main():
     with tempfile.TemporaryDirectory() as temp:
         for group in (full_size, small_models, refusals):
             group(s, temp)
-    print(f"{s.passed} passed, {s.failed} failed")
-    return 1 if s.failed else 0
+    return s.finish()
 
 
 if __name__ == "__main__":

@@ -18,24 +18,10 @@ import subprocess
 import sys
 import tempfile
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+from program import ROOT, Count
+
 FIELDS = ("start", "tools_declared", "stop", "json_mode", "backend_finish")
 THINK, DSML = "</think>", "｜DSML｜"
-
-
-class Count:
-    def __init__(self):
-        self.passed = self.failed = 0
-
-    def group(self, name, results):
-        """results: pairs (ok, what to show otherwise)"""
-        results = list(results)
-        bad = [show for ok, show in results if not ok]
-        self.passed += len(results) - len(bad)
-        self.failed += len(bad)
-        print(f"{'ok' if not bad else 'FAILED'}: {name}: {len(results) - len(bad)} of {len(results)}")
-        for show in bad[:3]:
-            print("   ", show)
 
 
 # ---- the rules once more, on whole texts. A control id is one private character, so that only ids make tags where ids are given. ----
@@ -405,8 +391,7 @@ def main():
         test_vectors(count, binary)
         test_program(count, binary)
         test_library(count, binary, tokenizer, args.count, args.seed)
-    print(f"{count.passed} passed, {count.failed} failed")
-    return 1 if count.failed else 0
+    return count.finish()
 
 
 if __name__ == "__main__":

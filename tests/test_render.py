@@ -20,27 +20,12 @@ import subprocess
 import sys
 import tempfile
 
+from program import ROOT, Count
 from test_tokenizer import v41_tokenizer
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 DATA = os.path.join(ROOT, "tests", "data", "text")
 IMAGE = "\ue000image"  # one spelling for both
 KIND = {"json_schema": "json"}  # the library does not tell them apart
-
-
-class Count:
-    def __init__(self):
-        self.passed = self.failed = 0
-
-    def group(self, name, results):
-        """results: pairs (ok, what to show otherwise)"""
-        results = list(results)
-        bad = [show for ok, show in results if not ok]
-        self.passed += len(results) - len(bad)
-        self.failed += len(bad)
-        print(f"{'ok' if not bad else 'FAILED'}: {name}: {len(results) - len(bad)} of {len(results)}", flush=True)
-        for show in bad[:3]:
-            print("   ", str(show)[:1500])
 
 
 class Binary:
@@ -743,8 +728,7 @@ def main():
         library = Library(tokenizer)
         live(count, binary, library, folder, args.count, args.seed)
         damaged(count, binary, library, args.count, args.seed + 1)
-    print(f"{count.passed} passed, {count.failed} failed")
-    sys.exit(count.failed > 0)
+    sys.exit(count.finish())
 
 
 if __name__ == "__main__":

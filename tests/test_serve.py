@@ -17,7 +17,7 @@ import sys
 import time
 
 from program import NANO, ROOT
-from serving import WAIT, Server, Stream, ask, bearer, chat_body, chat_request, in_thread, key_line, peek, read_all, run_tests, status_of
+from serving import WAIT, Server, Stream, ask, bearer, chat_body, chat_request, in_thread, key_line, peek, post_request, read_all, run_tests, status_of
 
 HELLO = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
@@ -298,12 +298,11 @@ def test_large_bodies(program):
         held = []
 
         def fill(body, most):
-            data = json.dumps(body).encode()
+            request = post_request("/v1/chat/completions", body)
             last, answer = len(held) + most, b""
             while len(held) < last and not answer:  # one after the other: fewer may be read at once
                 held.append(s.connect())
-                held[-1].sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s" % (
-                    len(data), data))
+                held[-1].sendall(request)
                 s.until(lambda: s.get("/load").json()["server_load"] == len(held) or s.metrics()['deepinfer_http_responses_total{class="5xx"}'] > 0)
                 answer = peek(held[-1])
             return answer
@@ -320,10 +319,6 @@ def test_large_bodies_hold_up_nobody(program):
     """Tokenizing them takes seconds: small requests do not wait for that, and who left has none spent on him."""
     spaces = " " * (700000 if program.sanitized else 2000000)
 
-    def post(path, body):
-        data = json.dumps(body).encode()
-        return b"POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s" % (path, len(data), data)
-
     with Server(program) as s:
 
         def begin(request):
@@ -334,13 +329,13 @@ def test_large_bodies_hold_up_nobody(program):
             s.until(lambda: s.metrics()["deepinfer_reading_bytes"] == 0)
             return held
 
-        held = begin(post(b"/v1/chat/completions", chat_body(spaces)))
+        held = begin(post_request("/v1/chat/completions", chat_body(spaces)))
         start = time.monotonic()
         yield s.chat(max_tokens=1).status == 200 and s.get("/load").json()["server_load"] >= 9, "a small one is answered at once"
         yield s.until(lambda: s.busy() == 0) is not None, "all are answered"
         stayed = time.monotonic() - start
         yield b"maximum context length" in peek(held[0]), "by a refusal"
-        for c in held + begin(post(b"/tokenize", {"prompt": spaces})):
+        for c in held + begin(post_request("/tokenize", {"prompt": spaces})):
             c.close()
         start = time.monotonic()
         reply = s.post("/tokenize", {"prompt": spaces})
@@ -353,8 +348,7 @@ def test_large_bodies_hold_up_nobody(program):
 def test_large_prompts_of_one_request(program):
     """While they are rendered and tokenized the loop answers at once, and who left has no time spent on the prompts that are left."""
     text = " " * (200000 if program.sanitized else 600000)  # which tokenizes slowly, but is read fast
-    data = json.dumps({"prompt": [text] * 8, "max_tokens": 1}).encode()
-    request = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s" % (len(data), data)
+    request = post_request("/v1/completions", {"prompt": [text] * 8, "max_tokens": 1})
     with Server(program) as s:
 
         def send():
@@ -725,8 +719,7 @@ def report_34_error_in_the_middle(program):
         iterator = c.events()
         next(iterator)
         m = s.connect()
-        body = json.dumps(chat_body("hi", max_tokens=60000, stream=True, ignore_eos=True)).encode()
-        m.sendall(b"POST /v1/messages HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
+        m.sendall(post_request("/v1/messages", chat_body("hi", max_tokens=60000, stream=True, ignore_eos=True)))
         m.recv(1, socket.MSG_PEEK)  # it has begun
         whole = s.connect()
         whole.sendall(chat_request(max_tokens=60000, ignore_eos=True))

@@ -13,7 +13,8 @@ import subprocess
 import sys
 import tempfile
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+from program import ROOT, Count
+
 V4_SHA256 = "8f9f37ca37fdc4f5fd36d5cf4d3b0e8392edb4e894fd10cc0d70b4957c8633cf"
 V41_NAMES = {128799: "<｜System｜>", 129264: "<｜deepseek_image｜>", 129279: "<｜place▁holder▁129279｜>"}
 
@@ -48,21 +49,6 @@ class Binary:
         if done.returncode != status:
             sys.exit(f"exit status {done.returncode}: {done.stderr.decode()}")
         return [json.loads(line) for line in done.stdout.splitlines()]
-
-
-class Count:
-    def __init__(self):
-        self.passed = self.failed = 0
-
-    def group(self, name, results, as_one=False):
-        """results: pairs (ok, what to show otherwise). as_one: counts as one test, however many texts it has."""
-        results = list(results)
-        bad = [show for ok, show in results if not ok]
-        print(f"{name}: {len(results) - len(bad)} of {len(results)}", flush=True)
-        for show in bad[:5]:
-            print("   ", show)
-        self.passed += not bad if as_one else len(results) - len(bad)
-        self.failed += bool(bad) if as_one else len(bad)
 
 
 # ---- handed cases ----
@@ -236,8 +222,7 @@ def main():
         long_texts(count, "nano", small, nano, args.seed + 1)
         differential(count, "128k", large, path, args.count, args.seed)
         differential(count, "nano", small, nano, args.count, args.seed + 1)
-    print(f"{count.passed} passed, {count.failed} failed")
-    return 1 if count.failed else 0
+    return count.finish()
 
 
 if __name__ == "__main__":
