@@ -5,6 +5,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <time.h>
 
 #include <cmocka.h>
 
@@ -293,6 +294,7 @@ static void test_refused_schemas(void **state)
         {"{\"items\":{\"pattern\":\"(?=a)\"}}", DI_ERR_UNSUPPORTED, "/items/pattern"},
         {"{\"anyOf\":[{},{\"$ref\":\"#/$defs/x\"}]}", DI_ERR_INVALID, "/anyOf/1/$ref"},
         {"{\"$ref\":\"http://elsewhere/x\"}", DI_ERR_UNSUPPORTED, "/$ref"},
+        {"{\"multipleOf\":5000000000}", DI_ERR_UNSUPPORTED, "/multipleOf"},
         {"{\"minLength\":-1}", DI_ERR_INVALID, "/minLength"},
         {"{\"required\":true}", DI_ERR_INVALID, "/required"},
         {"{\"allOf\":[{\"type\":\"string\"},{\"type\":\"null\"}]}", DI_ERR_INVALID, "/"},
@@ -573,6 +575,24 @@ static void test_rollback_forced_and_distance(void **state)
     di_grammar_unref(g);
 }
 
+/* Items that are alike are counted at once, however many there must be. */
+static void test_distance_of_many_items(void **state)
+{
+    (void)state;
+    struct di_grammar *g =
+        compile(DI_GRAMMAR_JSON,
+                "{\"type\":\"array\",\"prefixItems\":[{\"const\":12345}],\"items\":{\"type\":\"integer\"},\"minItems\":2000000000}", NULL);
+    struct di_matcher *m;
+    clock_t start = clock();
+    assert_int_equal(di_matcher_create(g, NULL, &m, NULL), DI_OK);
+    assert_true(di_matcher_distance(m) > 3999999990u);
+    assert_int_equal(di_matcher_accept_bytes(m, DI_STR("[12345,7"), NULL), DI_OK);
+    assert_true(di_matcher_distance(m) > 3999999900u);
+    assert_true(clock() - start < CLOCKS_PER_SEC);
+    di_matcher_destroy(m);
+    di_grammar_unref(g);
+}
+
 /* What was taken can always go on: no escape inside a character, no half of a pair without the other. */
 static void test_no_dead_ends_in_strings(void **state)
 {
@@ -636,6 +656,7 @@ int main(void)
         cmocka_unit_test(test_refused_grammars),
         cmocka_unit_test(test_masks_are_what_accepting_says),
         cmocka_unit_test(test_rollback_forced_and_distance),
+        cmocka_unit_test(test_distance_of_many_items),
         cmocka_unit_test(test_no_dead_ends_in_strings),
         cmocka_unit_test(test_old_states_are_collected),
     };

@@ -174,7 +174,6 @@ struct numbers {
     size_t n, cap;
     uint32_t *heads;
     size_t mask;
-    bool over_limit;
 };
 
 /* ---- a grammar ---- */
@@ -224,6 +223,11 @@ struct di_grammar {
         uint32_t parent, item;
         bool viable;
     } free;
+    struct { /* and whether an item is the same as an earlier one: a mask asks for each token that ends the item */
+        state_id list, text;
+        uint32_t start;
+        bool yes;
+    } repeated;
     bool strip;       /* a mask is computed: nothing is captured */
     bool verify;      /* the last step depends on what was not captured */
     const char *over; /* the limit that was exceeded */

@@ -822,6 +822,9 @@ static bool is_repeated(struct di_grammar *g, uint32_t list, uint32_t text, uint
     struct di_json *a, *b;
     size_t n, m;
     bool same = false;
+    if (text && g->repeated.text == text && g->repeated.list == list && g->repeated.start == start)
+        return g->repeated.yes;
+    g->repeated.list = list, g->repeated.text = text, g->repeated.start = start;
     char *mine = text_copy(g, text, start, &n);
     di_arena_init(&arena);
     if (mine && di_json_parse((struct di_str){mine, n}, NULL, &arena, &a, NULL) == DI_OK)
@@ -832,7 +835,7 @@ static bool is_repeated(struct di_grammar *g, uint32_t list, uint32_t text, uint
         }
     di_arena_fini(&arena);
     di_free(mine);
-    return same;
+    return g->repeated.yes = same;
 }
 
 /* A value below `parent` is complete; its outcomes are in g->outcome. */

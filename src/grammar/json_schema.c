@@ -444,7 +444,7 @@ static di_status read_step(struct reading *r, const struct di_json *m)
     TRY(read_decimal(r, m, &d));
     if (d.negative || !d.n)
         return schema_fail(r->s, DI_ERR_INVALID, r->id, "multipleOf", "a number above 0 was expected");
-    if (d.n > 9 || d.exponent > 9 || d.exponent - (int32_t)d.n + 1 < -18)
+    if (d.n > 9 || d.exponent > 8 || d.exponent - (int32_t)d.n + 1 < -18)
         return schema_fail(r->s, DI_ERR_UNSUPPORTED, r->id, "multipleOf", "steps of more than nine digits are not enforced");
     TRY(rule_of(r, &n));
     n->step = d;

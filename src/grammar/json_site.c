@@ -646,6 +646,11 @@ static uint32_t add(uint32_t a, uint32_t b)
     return a > UINT32_MAX - b ? UINT32_MAX : a + b;
 }
 
+static uint32_t times(uint32_t n, uint32_t a)
+{
+    return a > UINT32_MAX / n ? UINT32_MAX : n * a;
+}
+
 uint32_t json_distance(struct di_grammar *g, uint32_t site)
 {
     static const uint8_t words[] = {4, 5, 4};
@@ -669,9 +674,10 @@ uint32_t json_distance(struct di_grammar *g, uint32_t site)
             d = add(2, add(t->min, g->rx.nodes[t->text].min_chars));
         else
             d = 2;
-        for (uint32_t i = 0; type == 5 && i < t->min && d != UINT32_MAX; i++) {
+        for (uint32_t i = 0, alike; type == 5 && i < t->min && d != UINT32_MAX; i += alike) {
             const struct edge *e = json_edge(g, number, t->formula, t->tracks, i < t->n_prefix ? i : t->n_prefix, false);
-            d = e && e->site != NO_SCHEMA ? add(d, add(1, json_distance(g, e->site))) : UINT32_MAX;
+            alike = i < t->n_prefix ? 1 : t->min - i; /* behind the prefix they are one schema */
+            d = e && e->site != NO_SCHEMA ? add(d, times(alike, add(1, json_distance(g, e->site)))) : UINT32_MAX;
         }
         for (uint32_t i = 0; type == 6 && i < t->n_names && d != UINT32_MAX; i++) {
             if (!t->required[i])

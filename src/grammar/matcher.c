@@ -243,7 +243,7 @@ static void collect(struct di_grammar *g)
     for (struct di_matcher *m = g->matchers; m; m = m->next)
         for (size_t i = 0; i < m->n; i++)
             m->states[i] = to[m->states[i]];
-    g->free.parent = 0;
+    g->free.parent = g->repeated.text = 0;
     mask_cache_forget(g->cache);
     di_free(to);
 }
@@ -362,7 +362,9 @@ bool di_matcher_rollback(struct di_matcher *m, size_t k)
 {
     if (k >= m->n)
         return false;
-    m->n -= k; /* nobody reads the list without the lock but its own thread */
+    pthread_mutex_lock(&m->g->lock); /* another matcher's thread may be collecting what nobody's list names */
+    m->n -= k;
+    pthread_mutex_unlock(&m->g->lock);
     return true;
 }
 

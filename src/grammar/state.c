@@ -96,7 +96,9 @@ void gr_link(struct di_grammar *g, uint32_t i)
 void gr_drop(struct di_grammar *g, size_t mark)
 {
     g->free.parent = g->free.parent < mark ? g->free.parent : 0; /* numbers of nodes are used again */
-    while (g->n_nodes > mark) {                                  /* the newest is first in its chain */
+    if (g->repeated.text >= mark || g->repeated.list >= mark)
+        g->repeated.text = 0;
+    while (g->n_nodes > mark) { /* the newest is first in its chain */
         const struct node *n = g->nodes + --g->n_nodes;
         g->heads[hash_node(n) & g->mask] = n->chain;
     }
@@ -157,6 +159,11 @@ static size_t sum(size_t a, size_t b)
     return a > SIZE_MAX - b ? SIZE_MAX : a + b;
 }
 
+static size_t times(size_t n, size_t a)
+{
+    return a > SIZE_MAX / n ? SIZE_MAX : n * a;
+}
+
 static size_t site_distance(struct di_grammar *g, uint32_t site)
 {
     uint32_t d = json_distance(g, site);
@@ -169,9 +176,10 @@ static size_t frame_distance(struct di_grammar *g, const struct node *n)
     const struct typed_site *t = n->kind == NODE_OBJECT || n->kind == NODE_ARRAY ? g->typed[n->f[F_SITE]] : NULL;
     size_t d = t != NULL;
     if (n->kind == NODE_ARRAY)
-        for (uint32_t i = n->f[F_NUMBER] + (n->f[F_EDGE] != 0); i < t->min && d != SIZE_MAX; i++) {
+        for (uint32_t i = n->f[F_NUMBER] + (n->f[F_EDGE] != 0), alike; i < t->min && d != SIZE_MAX; i += alike) {
             const struct edge *e = json_edge(g, n->f[F_SITE], n->f[F_FORMULA], n->f[F_TRACKS], i < t->n_prefix ? i : t->n_prefix, false);
-            d = e->site == NO_SCHEMA ? SIZE_MAX : sum(sum(d, 1), site_distance(g, e->site));
+            alike = i < t->n_prefix ? 1 : t->min - i; /* behind the prefix they are one schema */
+            d = e->site == NO_SCHEMA ? SIZE_MAX : sum(d, times(alike, sum(1, site_distance(g, e->site))));
         }
     if (n->kind == NODE_OBJECT)
         for (uint32_t i = 0; t->n_required && i < t->n_names && d != SIZE_MAX; i++)
