@@ -482,6 +482,7 @@ static void follow(struct di_follower *f)
         f->status = take_token(f, f->known, f->tokens[f->known]);
     if (f->status != DI_OK)
         return;
+    di_matcher_forget(f->matcher, 0); /* what is decided stays */
     f->status = make_mask(f, 0);
     if (f->status == DI_OK)
         follow_guesses(f);

@@ -117,6 +117,19 @@ static struct di_grammar *find_kept(struct di_forms *f, const uint8_t digest[32]
     return NULL;
 }
 
+/* A grammar that met a limit or ran out of memory is closed for good: it is compiled anew for the next request. Returns what was kept, to be
+ * given back. Holds the lock. */
+static struct di_grammar *drop_kept(struct di_forms *f, const struct di_grammar *g)
+{
+    for (struct kept *k = f->kept; k < f->kept + KEPT; k++)
+        if (k->grammar == g) {
+            struct di_grammar *old = k->grammar;
+            *k = (struct kept){0};
+            return old;
+        }
+    return NULL;
+}
+
 /* Instead of the one that was used longest ago. Returns what lost its place. Holds the lock. */
 static struct di_grammar *keep(struct di_forms *f, const uint8_t digest[32], struct di_grammar *g)
 {
@@ -161,6 +174,14 @@ di_status di_form_make(struct di_forms *f, const struct di_form_wish *wish, stru
     status = build_vocabulary(f, err);
     g = status == DI_OK ? find_kept(f, digest) : NULL;
     pthread_mutex_unlock(&f->lock);
+    if (g && !di_grammar_is_well(g)) {
+        pthread_mutex_lock(&f->lock);
+        old = drop_kept(f, g);
+        pthread_mutex_unlock(&f->lock);
+        di_grammar_unref(old);
+        di_grammar_unref(g);
+        g = old = NULL;
+    }
     if (status == DI_OK && !g) {
         TRY(compile(wish, &g, err));
         pthread_mutex_lock(&f->lock);

@@ -29,7 +29,7 @@ struct di_form_wish {
 /* What a caller says in place of a request's fields, checked; `out` borrows from it. DI_ERR_INVALID. */
 di_status di_form_wish_of(const di_form_options *options, struct di_form_wish *out, di_error *err);
 
-/* One of the last forms, or compiled. Equal wishes of all tenants share a grammar. Errors as of di_grammar_compile, with the place within
+/* One of the last forms, unless it met a limit meanwhile, or compiled. Equal wishes of all tenants share a grammar. Errors as of di_grammar_compile, with the place within
  * the form in the sentence; DI_ERR_MEMORY. Any thread. */
 di_status di_form_make(struct di_forms *f, const struct di_form_wish *wish, struct di_form *out, di_error *err);
 /* The form that a request asks for; none: all zero. */

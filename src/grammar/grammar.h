@@ -2,7 +2,7 @@
  *
  * How it works. A grammar has *states*: immutable nodes of 64 bytes, equal ones stored once, numbered in order of creation, so a node refers
  * to smaller numbers only. One function takes a state and a byte and gives the next state or 0, "no text of the grammar begins like this".
- * A matcher is a list of states, one a token: to fork copies the list, to roll back shortens it. Three kinds of machines share the nodes:
+ * A matcher is a list of states, one a token: to fork copies the list, to roll back shortens it, to forget cuts its beginning off. Three kinds of machines share the nodes:
  *
  *   regex, choice   a state is a regular expression; a byte takes its derivative (rx.h). Expressions are interned, so derivatives are the
  *                   states of a DFA that is built where it is entered. Counted repeats are not unrolled; & and ~ are part of the algebra.
@@ -86,8 +86,10 @@ di_status di_grammar_compile(enum di_grammar_kind kind, struct di_str text, cons
 /* Counted references: compile gives one, every matcher holds one. */
 struct di_grammar *di_grammar_ref(struct di_grammar *g);
 void di_grammar_unref(struct di_grammar *g);
-/* Bytes of heap that the grammar holds now. */
-size_t di_grammar_bytes(const struct di_grammar *g);
+/* Bytes of heap that the grammar holds now. Any thread. */
+size_t di_grammar_bytes(struct di_grammar *g);
+/* No limit was met and memory sufficed so far: otherwise all its matchers are closed for good, and new ones as well. Any thread. */
+bool di_grammar_is_well(struct di_grammar *g);
 
 /* ---- matchers ---- */
 
@@ -105,6 +107,8 @@ di_status di_matcher_accept_bytes(struct di_matcher *m, struct di_str bytes, di_
 /* Forget the last k steps; false if there are fewer. */
 bool di_matcher_rollback(struct di_matcher *m, size_t k);
 size_t di_matcher_steps(const struct di_matcher *m);
+/* Steps before the last `keep` ones can no longer be taken back and do not count as steps: their states need not be kept. */
+void di_matcher_forget(struct di_matcher *m, size_t keep);
 /* The text so far is complete: end ids are allowed exactly here. */
 bool di_matcher_is_accepting(struct di_matcher *m);
 /* Which tokens may come next. `out` has di_mask_words words. DI_OK with no bit set and not accepting: no continuation exists. */

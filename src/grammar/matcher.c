@@ -8,7 +8,7 @@
 struct di_matcher {
     struct di_grammar *g;
     const struct di_vocabulary *v;
-    state_id *states; /* states[0] is the start */
+    state_id *states; /* states[0] is where the steps that may be taken back begin */
     size_t n, cap;
     struct di_matcher *next, *previous; /* of the grammar's */
 };
@@ -174,11 +174,22 @@ void di_grammar_unref(struct di_grammar *g)
     di_free(g);
 }
 
-size_t di_grammar_bytes(const struct di_grammar *g)
+size_t di_grammar_bytes(struct di_grammar *g)
 {
-    return sizeof *g + rx_bytes_used(&g->rx) + g->bdd.cap * (sizeof(struct bdd_node) + 4) + g->cap_nodes * sizeof(struct node) +
-           (g->mask + 1) * 4 + g->cap_sites * sizeof(struct site) + g->cap_edges * sizeof(struct edge) + g->cap_words * 4 +
-           g->schemas.cap * sizeof(struct schema) + g->text.cap;
+    pthread_mutex_lock(&g->lock);
+    size_t bytes = sizeof *g + rx_bytes_used(&g->rx) + g->bdd.cap * (sizeof(struct bdd_node) + 4) + g->cap_nodes * sizeof(struct node) +
+                   (g->mask + 1) * 4 + g->cap_sites * sizeof(struct site) + g->cap_edges * sizeof(struct edge) + g->cap_words * 4 +
+                   g->schemas.cap * sizeof(struct schema) + g->text.cap;
+    pthread_mutex_unlock(&g->lock);
+    return bytes;
+}
+
+bool di_grammar_is_well(struct di_grammar *g)
+{
+    pthread_mutex_lock(&g->lock);
+    bool well = gr_health(g, NULL) == DI_OK;
+    pthread_mutex_unlock(&g->lock);
+    return well;
 }
 
 /* ---- states that nobody needs any more ---- */
@@ -366,6 +377,16 @@ bool di_matcher_rollback(struct di_matcher *m, size_t k)
     m->n -= k;
     pthread_mutex_unlock(&m->g->lock);
     return true;
+}
+
+void di_matcher_forget(struct di_matcher *m, size_t keep)
+{
+    if (keep + 1 >= m->n)
+        return;
+    hold(m->g); /* who collects reads the list */
+    memmove(m->states, m->states + m->n - keep - 1, (keep + 1) * sizeof *m->states);
+    m->n = keep + 1;
+    pthread_mutex_unlock(&m->g->lock);
 }
 
 size_t di_matcher_steps(const struct di_matcher *m)

@@ -71,7 +71,7 @@ state_id gr_node(struct di_grammar *g, const struct node *n)
     for (uint32_t i = g->heads[hash & g->mask]; i; i = g->nodes[i].chain)
         if (same_node(g->nodes + i, n))
             return i;
-    if (g->n_nodes >= 2 * g->options.limits.states) { /* what lives is less: see gr_collect */
+    if (g->n_nodes >= 2 * g->options.limits.states) { /* what lives is less: see collect in matcher.c */
         g->over = "states";
         return 0;
     }
