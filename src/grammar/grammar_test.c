@@ -635,6 +635,30 @@ static void test_old_states_are_collected(void **state)
     di_grammar_unref(g);
 }
 
+/* What was decided holds no states, however long the text. */
+static void test_forgotten_steps_hold_no_states(void **state)
+{
+    (void)state;
+    struct di_grammar *g = compile(DI_GRAMMAR_JSON, "{\"type\":\"array\",\"items\":{\"type\":\"integer\"},\"maxItems\":10000}",
+                                   &(struct di_grammar_options){.limits = {.states = 1000}});
+    struct di_matcher *m;
+    assert_int_equal(di_matcher_create(g, NULL, &m, NULL), DI_OK);
+    assert_int_equal(di_matcher_accept_bytes(m, DI_STR("[1"), NULL), DI_OK);
+    for (int i = 0; i < 3000; i++) {
+        assert_int_equal(di_matcher_accept_bytes(m, DI_STR(","), NULL), DI_OK);
+        assert_int_equal(di_matcher_accept_bytes(m, DI_STR("1"), NULL), DI_OK);
+        di_matcher_forget(m, 3);
+    }
+    assert_int_equal(di_matcher_steps(m), 3);
+    assert_false(di_matcher_rollback(m, 4));
+    assert_true(di_matcher_rollback(m, 3)); /* to behind a comma */
+    assert_int_equal(di_matcher_accept_bytes(m, DI_STR("12]"), NULL), DI_OK);
+    assert_true(di_matcher_is_accepting(m));
+    assert_true(di_grammar_is_well(g));
+    di_matcher_destroy(m);
+    di_grammar_unref(g);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -659,6 +683,7 @@ int main(void)
         cmocka_unit_test(test_distance_of_many_items),
         cmocka_unit_test(test_no_dead_ends_in_strings),
         cmocka_unit_test(test_old_states_are_collected),
+        cmocka_unit_test(test_forgotten_steps_hold_no_states),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
