@@ -102,6 +102,11 @@ typedef struct di_engine_config {
      * less a tenth of those that could have been computed while it waited, so that nobody waits for ever; decided anew in every step.
      * "arrival": they start in order of arrival and then take turns. Answers do not depend on it. */
     const char *prefill_order;
+    /* Tokens that the model's draft guesses and the next step verifies, several rows of an answer at a time. Answers are the same bits.
+     * NULL = "off"; "static": draft_tokens of them for every answer in every step, except where penalties count what came before. Opening
+     * fails with a sentence if the checkpoint has no draft, or a damaged one. */
+    const char *draft;
+    int32_t draft_tokens; /* 1 to the block of the draft (dspark_block_size); 0 = all of it */
 } di_engine_config;
 DI_API void di_engine_config_init(di_engine_config *config, size_t size);
 
@@ -303,6 +308,8 @@ typedef struct di_output {
      * that or because it goes on from something approximate. */
     int64_t skipped_rows;
     int32_t approximate;
+    /* FINISHED: drafts that were verified for this answer; of them, tokens of it. Steps: completion_tokens less accepted_tokens. */
+    int64_t drafted_tokens, accepted_tokens;
 } di_output;
 
 /* What a JSON request does not say. */
@@ -458,6 +465,7 @@ DI_API void di_output_free(di_engine *engine, const di_output *output);
 
 /* ---- statistics ---- */
 
+#define DI_DRAFT_PLACES 5
 typedef struct di_engine_stats {
     uint64_t steps, prompt_rows, decode_rows;
     uint64_t wasted_rows; /* launched for a request that had ended */
@@ -483,6 +491,10 @@ typedef struct di_engine_stats {
     uint64_t turns_replayed, turns_changed, turn_bytes;
     /* Non-zero: the latest step failed as a whole. A model whose files changed while it is open fails in every step. */
     int32_t failing;
+    /* Drafts: steps of answers (several in a step of the engine count one by one); drafts that were verified; of them, tokens of answers; both
+     * by place in the block. Tokens a step: 1 + accepted_tokens / draft_steps. */
+    uint64_t draft_steps, drafted_tokens, accepted_tokens;
+    uint64_t drafted_at[DI_DRAFT_PLACES], accepted_at[DI_DRAFT_PLACES];
 } di_engine_stats;
 /* As of the end of the latest step. Any thread. `size` is sizeof(di_engine_stats). */
 DI_API di_status di_engine_get_stats(di_engine *engine, di_engine_stats *out, size_t size, di_error *err);

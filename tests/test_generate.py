@@ -358,6 +358,32 @@ def check_statistics(count, prog):
     count.group("--stats", results)
 
 
+def check_drafts(count, prog):
+    """The same answers with drafts, in fewer steps; the accounts of requests add up to those of the engine."""
+    requests = mixed_requests(10) + [{**PROMPT, "temperature": 0}, {**PROMPT, "temperature": 0, "ignore_eos": True, "max_tokens": 60}]
+    runs = {}
+    results = []
+    for flags in ([], ["--draft", "static"], ["--draft", "static", "--draft-tokens", 2, "--max-batch", 3, "--prefill-chunk", 9]):
+        r = prog.generate(requests, "--context", 2048, "--quiet", "--stats", *flags)
+        s, answers, usage = json.loads(r.err.splitlines()[-1]), r.records(), []
+        for a in answers:
+            usage.append((a["usage"].pop("drafted_tokens"), a["usage"].pop("accepted_tokens")))
+        runs[len(runs)] = answers
+        drafted, accepted = (sum(u[k] for u in usage) for k in (0, 1))
+        most = 0 if not flags else 2 if "--draft-tokens" in flags else 5
+        results += [
+            (r.status == 0 and answers == runs[0], (flags, r)),
+            ((s["drafted_tokens"], s["accepted_tokens"]) == (drafted, accepted), (usage, s)),
+            (sum(s["drafted_at"]) == drafted and sum(s["accepted_at"]) == accepted and not any(s["drafted_at"][most:]), s),
+            (s["generated_tokens"] == s["draft_steps"] + accepted + len(requests), s),
+            (accepted > drafted / 10 if most else drafted == 0, usage),
+            (all(a <= d for d, a in usage), usage),
+        ]
+    refused = prog.generate(requests[:1], "--draft", "static", "--draft-tokens", 6, "--quiet")
+    results.append((refused.status == 2 and b"draft-tokens" in refused.err, refused))
+    count.group("drafts", results)
+
+
 # ---- memory ----
 
 def planned(r):
@@ -405,6 +431,7 @@ def main():
     check_resume_of_another_run(count, prog)
     check_file_size_limit(count, prog)
     check_statistics(count, prog)
+    check_drafts(count, prog)
     check_memory(count, prog)
     return count.finish()
 

@@ -21,6 +21,7 @@ NANO_SETS = [
     ["--cpu-isa", "ref", "--context", 512],
     ["--numerics", "f32", "--max-batch", 2, "--context", 65],
     ["--replay", "bounded", "--context", 4096, "--prefill-chunk", 1024],
+    ["--draft", "static", "--draft-tokens", 2, "--max-batch", 40],
 ]
 # More than any machine has, so that --strict-memory ends the run once the plan is printed; without it, the missing tokenizer.
 FULL_SETS = [[], ["--max-batch", 1024, "--context", 1048576, "--strict-memory"], ["--max-batch", 1, "--context", 131072, "--prefill-chunk", 2048]]
@@ -76,6 +77,10 @@ def compare(program, model, flags):
         if "ref" in flags or "f32" in flags:
             known[0] = "vectors"
             known[1] = "matrices in place"
+        if "--draft" in flags:
+            known.remove("draft")  # it is not left in the file
+            known[2:2] = ["draft", "draft in place"]
+            known.insert(known.index("slots"), "drafts")
         yield names == known, (flags, reuse, names)
         r = program.run("generate", "--model", model, "--prompt", "x", "--max-tokens", 1, reuse, *flags)
         yield plan_lines(r.err.decode()) == want, ("generate", flags, reuse, r)

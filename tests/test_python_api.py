@@ -44,7 +44,7 @@ PARAMS = {
 }
 ENGINE = {
     "threads": ["x", 1.5, 1 << 40, -1, True], "isa": [5, "foo", "a\0b"], "numerics": ["x", 5], "max_num_seqs": [1.5, "4", 1 << 40, 0], "prefill_chunk": [1 << 40, []],
-    "cache_blocks": [-1, 1 << 33], "max_model_len": ["1000", -1, 1 << 70], "state_slots": [-1, 1 << 40], "replay": ["x", 5], "replay_rows": [-1, "x"],
+    "cache_blocks": [-1, 1 << 33], "max_model_len": ["1000", -1, 1 << 70], "state_slots": [-1, 1 << 40], "replay": ["x", 5], "replay_rows": [-1, "x"], "draft": ["x", 5, "scheduled"], "draft_tokens": [-1, 6, "x"],
     "seed": ["x", 1.5, None, 1 << 64, -1], "enable_prefix_caching": ["x", 5], "decode_sequence": ["x", 5, None], "gpu_memory_utilization": ["x"],
 }
 NAMES = {"max_num_seqs": "max_batch", "max_model_len": "context", "isa": "isa|cpu-isa"}

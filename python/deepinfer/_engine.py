@@ -303,10 +303,11 @@ class Engine:
             reader.join()
             self.hand_out()
 
-    def stats(self) -> dict[str, int]:
+    def stats(self) -> dict[str, Any]:
         s, err = lib.Stats(), lib.Error()
         self._check(self.lib.di_engine_get_stats(self.live, byref(s), sizeof(s), byref(err)), err)
-        return {field[0]: getattr(s, field[0]) for field in s._fields_}
+        values = ((field[0], getattr(s, field[0])) for field in s._fields_)
+        return {name: value if isinstance(value, int) else list(value) for name, value in values}
 
     def histograms(self) -> dict[str, Histogram]:
         found: dict[str, Histogram] = {}

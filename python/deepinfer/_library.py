@@ -22,7 +22,7 @@ class EngineConfig(Structure):
                 ("max_batch", c_int32), ("prefill_chunk", c_int32), ("cache_blocks", c_int32), ("no_reuse", c_int32), ("state_slots", c_int32), ("context", c_int64), ("seed", c_int64),
                 ("progress", Progress), ("progress_context", c_void_p), ("max_unread", c_int32),
                 ("turn_memory", c_int64), ("turn_memory_bytes", c_int64), ("replay", c_char_p), ("replay_rows", c_int32),
-                ("prefill_order", c_char_p)]
+                ("prefill_order", c_char_p), ("draft", c_char_p), ("draft_tokens", c_int32)]
 
 
 class MemoryPlan(Structure):
@@ -94,6 +94,8 @@ class Stats(Structure):
                                               "ended_error", "miss_other_tenant")]
     _fields_ += [("held_slots", c_int32), ("bounded_starts", c_uint64), ("skipped_rows", c_uint64), ("turns_replayed", c_uint64), ("turns_changed", c_uint64),
                  ("turn_bytes", c_uint64), ("failing", c_int32)]
+    _fields_ += [(name, c_uint64) for name in ("draft_steps", "drafted_tokens", "accepted_tokens")]
+    _fields_ += [(name, c_uint64 * 5) for name in ("drafted_at", "accepted_at")]
 
 
 HISTOGRAM_EDGES_MAX = 47

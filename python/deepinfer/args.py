@@ -9,7 +9,7 @@ from . import _check
 from .errors import InvalidError, UnsupportedError
 
 OURS = {"threads", "isa", "numerics", "max_batch", "prefill_chunk", "cache_blocks", "context", "state_slots", "replay", "replay_rows",
-        "prefill_order"}
+        "prefill_order", "draft", "draft_tokens"}
 MAPPED = {"max_model_len": "context", "max_num_seqs": "max_batch", "max_num_batched_tokens": "prefill_chunk"}
 
 
@@ -126,4 +126,6 @@ class EngineArgs:
     replay: Optional[str] = None
     replay_rows: Optional[int] = None
     prefill_order: Optional[str] = None
+    draft: Optional[str] = None
+    draft_tokens: Optional[int] = None
     cache_blocks: Optional[int] = None

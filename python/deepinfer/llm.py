@@ -133,6 +133,8 @@ class LLM(_Opening):
         enable_prefix_caching: False: every prompt is computed in full. The answers are the same bits.
         replay: "exact", or "bounded": long prompts are computed approximately. replay_rows: tokens at their end that are not.
         prefill_order: "shortest": prompts with the fewest tokens left to compute go first; "arrival". The answers are the same bits.
+        draft: "static": the model's draft guesses draft_tokens tokens of every answer (0: as many as it makes), which the next step verifies;
+        "off". The answers are the same bits.
     Arguments that other engines have and that mean nothing here are ignored with a warning; unknown ones are a TypeError."""
 
     if TYPE_CHECKING:
@@ -242,7 +244,7 @@ class LLM(_Opening):
         """The model's tokenizer."""
         return Tokenizer(self.engine)
 
-    def stats(self) -> dict[str, int]:
+    def stats(self) -> dict[str, Any]:
         """Counters since the model was opened; docs/statistics.md says what each means."""
         return self.engine.stats()
 

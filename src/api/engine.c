@@ -95,6 +95,7 @@ static di_status read_config(const di_engine_config *given, di_engine_config *ou
     TRY(check_range("seed", out->seed, 0, INT64_MAX, err));
     TRY(check_range("turn_memory", out->turn_memory, 0, INT32_MAX, err));
     TRY(check_range("turn_memory_bytes", out->turn_memory_bytes, 0, INT64_MAX, err));
+    TRY(check_range("draft_tokens", out->draft_tokens, 0, DI_MAX_DRAFTS, err));
     TRY(check_range("max_unread", out->max_unread, 0, INT32_MAX, err));
     *params = (struct di_model_params){
         .threads = out->threads, .isa = out->isa, .progress = out->progress, .progress_ctx = out->progress_context};
@@ -102,6 +103,23 @@ static di_status read_config(const di_engine_config *given, di_engine_config *ou
           "the mode \"%s\" does not exist; there are bf16, bf16-woa8, f32r, f32 and f32-noquant", out->numerics);
 out:
     return status;
+}
+
+/* Drafts that a step verifies of an answer. */
+static di_status fit_drafts(const di_engine_config *c, const struct di_config *model, int *drafts, di_error *err)
+{
+    *drafts = 0;
+    if (!c->draft || strcmp(c->draft, "off") == 0)
+        return DI_OK;
+    if (strcmp(c->draft, "static") != 0)
+        return di_fail(err, DI_ERR_INVALID, "draft", "\"%s\" is neither off nor static", c->draft);
+    if (model->num_nextn_predict_layers == 0 || model->dspark_block_size > DI_MAX_DRAFTS)
+        return di_fail(err, DI_ERR_UNSUPPORTED, "draft", "the model has no draft of 1 to %d tokens", DI_MAX_DRAFTS);
+    if (c->draft_tokens > model->dspark_block_size)
+        return di_fail(err, DI_ERR_INVALID, "draft_tokens", "the model drafts %d tokens, draft_tokens asks for %d",
+                       model->dspark_block_size, c->draft_tokens);
+    *drafts = c->draft_tokens ? c->draft_tokens : model->dspark_block_size;
+    return DI_OK;
 }
 
 /* The sizes that follow from the model's config. */
@@ -117,6 +135,10 @@ static di_status fit(const di_engine_config *c, const struct di_config *model, s
                                     .cache_blocks = c->cache_blocks,
                                     .no_reuse = c->no_reuse != 0,
                                     .replay_rows = c->replay_rows};
+    di_status status = fit_drafts(c, model, &core->drafts, err);
+    if (status != DI_OK)
+        return status;
+    params->drafts = core->drafts > 0;
     if (!c->no_reuse)
         core->states = c->state_slots ? c->state_slots : di_core_default_states(model, params->numerics, core);
     if (c->replay && !di_replay_by_name(c->replay, &core->replay))
@@ -124,7 +146,7 @@ static di_status fit(const di_engine_config *c, const struct di_config *model, s
     if (c->prefill_order && !di_prefill_order_by_name(c->prefill_order, &core->prefill_order))
         return di_fail(err, DI_ERR_INVALID, "prefill_order", "\"%s\" is neither shortest nor arrival", c->prefill_order);
     struct di_replay_rules rules;
-    di_status status = di_replay_rules_init(&rules, model, core->replay, core->replay_rows, err);
+    status = di_replay_rules_init(&rules, model, core->replay, core->replay_rows, err);
     if (status != DI_OK)
         return status;
     params->max_rows = di_core_max_rows(core);

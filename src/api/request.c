@@ -228,6 +228,8 @@ static void record_facts(di_output *out, const struct di_completion *c)
     out->miss_position = f->miss_at;
     out->skipped_rows = f->skipped;
     out->approximate = f->bounded;
+    out->drafted_tokens = (int64_t)f->drafts.drafted;
+    out->accepted_tokens = (int64_t)f->drafts.accepted;
 }
 
 void di_api_request_end(struct di_api_request *r, di_end_reason end, const di_error *err)

@@ -1,6 +1,8 @@
 /* Public API: statistics. The driver publishes them at the end of each step (drive.c); readers copy under the lock. */
 #include "api/engine.h"
 
+_Static_assert(DI_DRAFT_PLACES == DI_MAX_DRAFTS, "places of a block");
+
 void di_engine_stats_from(di_engine_stats *to, const struct di_core_stats *s)
 {
     di_engine_stats known = *to;
@@ -37,7 +39,12 @@ void di_engine_stats_from(di_engine_stats *to, const struct di_core_stats *s)
                             .held_slots = s->held_slots,
                             .bounded_starts = s->bounded,
                             .skipped_rows = s->skipped_rows,
-                            .failing = s->failing};
+                            .failing = s->failing,
+                            .draft_steps = s->drafts.steps,
+                            .drafted_tokens = s->drafts.drafted,
+                            .accepted_tokens = s->drafts.accepted};
+    memcpy(to->drafted_at, s->drafts.drafted_at, sizeof to->drafted_at);
+    memcpy(to->accepted_at, s->drafts.accepted_at, sizeof to->accepted_at);
 }
 
 di_status di_engine_get_stats(di_engine *e, di_engine_stats *out, size_t size, di_error *err)

@@ -38,12 +38,8 @@ static void add_usage(struct di_buf *b, const struct di_answer *a)
     const struct {
         const char *key;
         int64_t value;
-    } usage[] = {{"prompt_tokens", a->prompt_tokens},
-                 {"cached_tokens", a->cached_tokens},
-                 {"completion_tokens", (int64_t)a->n_ids},
-                 {"reasoning_tokens", a->n_reasoning},
-                 {"drafted_tokens", 0},
-                 {"accepted_tokens", 0},
+    } usage[] = {{"prompt_tokens", a->prompt_tokens},  {"cached_tokens", a->cached_tokens},   {"completion_tokens", (int64_t)a->n_ids},
+                 {"reasoning_tokens", a->n_reasoning}, {"drafted_tokens", a->drafted_tokens}, {"accepted_tokens", a->accepted_tokens},
                  {"skipped_rows", a->skipped_rows}};
     size_t n = sizeof usage / sizeof *usage - (a->skipped_rows == 0); /* bounded replay alone has them */
     add_key(b, "usage");

@@ -101,6 +101,21 @@ static const struct di_option reuse_rows[] = {
      .max = 1 << 30,
      .metavar = "N",
      .help = "Tokens at the end of a prompt that --replay bounded computes in all layers; 0 is the window and twelve: 140 for 128."},
+    {.name = "draft",
+     .type = DI_OPT_CHOICE,
+     .offset = AT(draft),
+     .def = "off",
+     .choices = "off|static",
+     .help =
+         "static: the model's draft guesses --draft-tokens tokens of every answer, which the next step verifies. The answers are the same "
+         "bits."},
+    {.name = "draft-tokens",
+     .type = DI_OPT_INT,
+     .offset = AT(draft_tokens),
+     .def = "0",
+     .max = DI_MAX_DRAFTS,
+     .metavar = "N",
+     .help = "Guessed tokens of an answer that a step verifies with --draft static; 0 is as many as the draft makes."},
 };
 #undef AT
 const struct di_option_table di_load_table = {load_rows, sizeof load_rows / sizeof *load_rows};
@@ -198,6 +213,8 @@ void di_load_config(const struct di_load_options *o, di_engine_config *c)
     c->replay = o->replay;
     c->replay_rows = (int32_t)o->replay_rows;
     c->prefill_order = o->prefill_order;
+    c->draft = o->draft;
+    c->draft_tokens = (int32_t)o->draft_tokens;
 }
 
 void di_load_note(const struct di_load_options *o)

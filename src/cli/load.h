@@ -10,8 +10,8 @@
 
 struct di_load_options {
     const char *model, *backend, *isa, *numerics;
-    const char *replay, *prefill_order;
-    int64_t threads, max_batch, prefill_chunk, context, states, replay_rows;
+    const char *replay, *prefill_order, *draft;
+    int64_t threads, max_batch, prefill_chunk, context, states, replay_rows, draft_tokens;
     bool reuse, quiet, strict_memory;
 };
 

@@ -51,6 +51,24 @@ static void add_counters(struct di_buf *b, const di_engine_stats *s)
         add_count(b, numbers[i].key, numbers[i].value);
 }
 
+/* Of drafts: sums, and the same by place in the block. */
+static void add_drafts(struct di_buf *b, const di_engine_stats *s)
+{
+    const struct {
+        const char *key;
+        const uint64_t *at;
+    } places[] = {{"drafted_at", s->drafted_at}, {"accepted_at", s->accepted_at}};
+    add_count(b, "draft_steps", s->draft_steps);
+    add_count(b, "drafted_tokens", s->drafted_tokens);
+    add_count(b, "accepted_tokens", s->accepted_tokens);
+    for (int i = 0; i < 2; i++) {
+        add_key(b, places[i].key);
+        for (int k = 0; k < DI_DRAFT_PLACES; k++)
+            di_buf_addf(b, "%s%llu", k ? ", " : "[", (unsigned long long)places[i].at[k]);
+        di_buf_addc(b, ']');
+    }
+}
+
 /* Lookups by how they ended. */
 static void add_misses(struct di_buf *b, const di_engine_stats *s)
 {
@@ -99,6 +117,7 @@ void di_stats_write(struct di_buf *b, di_engine *engine)
         return;
     di_buf_addc(b, '{');
     add_counters(b, &s);
+    add_drafts(b, &s);
     add_ends(b, &s);
     add_misses(b, &s);
     add_key(b, "histograms");
@@ -145,8 +164,13 @@ void di_stats_write_table(struct di_buf *b, di_engine *engine)
                 (unsigned long long)s.cancelled, (unsigned long long)s.failed, (unsigned long long)s.preempted);
     di_buf_addf(b, "tokens:   %llu in prompts (%llu reused, %.0f %% of those looked up), %llu in answers\n",
                 (unsigned long long)s.prompt_tokens, (unsigned long long)s.cached_tokens, lookup, (unsigned long long)s.generated_tokens);
-    di_buf_addf(b, "steps:    %llu; %llu prompt rows, %llu decode rows, %llu wasted\n\n", (unsigned long long)s.steps,
+    di_buf_addf(b, "steps:    %llu; %llu prompt rows, %llu decode rows, %llu wasted\n", (unsigned long long)s.steps,
                 (unsigned long long)s.prompt_rows, (unsigned long long)s.decode_rows, (unsigned long long)s.wasted_rows);
+    if (s.drafted_tokens)
+        di_buf_addf(b, "drafts:   %llu verified, %llu accepted (%.0f %%); %.2f tokens a step of an answer\n",
+                    (unsigned long long)s.drafted_tokens, (unsigned long long)s.accepted_tokens,
+                    100 * (double)s.accepted_tokens / (double)s.drafted_tokens, 1 + (double)s.accepted_tokens / (double)s.draft_steps);
+    di_buf_addc(b, '\n');
     di_buf_addf(b, "%-32s %9s %9s %9s %9s %9s\n", "", "count", "mean", "p50", "p90", "p99");
     for (int i = 0; di_engine_get_histogram(engine, (di_histogram_id)i, &h, sizeof h, NULL) == DI_OK; i++) {
         if (!h.count)

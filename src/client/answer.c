@@ -78,6 +78,8 @@ static bool add_finish(struct di_answer *a, const di_output *o)
     a->unconstrained = o->unconstrained != 0;
     a->approximate = o->approximate != 0;
     a->skipped_rows = o->skipped_rows;
+    a->drafted_tokens = o->drafted_tokens;
+    a->accepted_tokens = o->accepted_tokens;
     if (o->error)
         a->err = *o->error;
     return !a->stop.failed;

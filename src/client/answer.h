@@ -42,7 +42,7 @@ struct di_answer {
     int32_t last_token;
     di_end_reason reason;
     bool unconstrained, approximate;
-    int64_t skipped_rows;
+    int64_t skipped_rows, drafted_tokens, accepted_tokens;
     di_error err; /* DI_OK, or why it failed */
 };
 /* False: memory ran out, the answer is not whole. */

@@ -275,8 +275,8 @@ static void finish_launch(struct di_pipeline *p, struct di_launch *l)
 static void execute_launch(struct di_pipeline *p, struct di_launch *l)
 {
     l->status = DI_OK;
-    make_step(p, l);
     l->started_ns = di_clock_ns();
+    make_step(p, l); /* guesses are computed in it */
     enqueue_launch(p, l);
     finish_launch(p, l);
     l->ended_ns = di_clock_ns();

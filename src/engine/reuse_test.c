@@ -131,11 +131,12 @@ static void check_alone(struct di_core *cold, struct request *r, const struct an
                      alone.sample[i].id, got->sample[i].id);
 }
 
-static void run_cases(const char *config, int cases, int states, int blocks, uint64_t seed)
+static void run_cases(const char *config, int cases, int states, int blocks, uint64_t seed, int drafts)
 {
-    struct di_model *m = open_tiny(config, NULL);
+    struct di_model *m = open_tiny_with(config, NULL, drafts > 0);
     struct di_core *warm, *cold;
-    struct di_core_config wc = {.max_batch = 3, .prefill_chunk = 70, .context = 400, .cache_blocks = blocks, .states = states};
+    struct di_core_config wc = {
+        .max_batch = 3, .prefill_chunk = 70, .context = 400, .cache_blocks = blocks, .states = states, .drafts = drafts};
     struct di_core_config cc = {.max_batch = 1, .prefill_chunk = 319, .context = 400, .no_reuse = true};
     struct request *r = calloc((size_t)cases, sizeof *r);
     struct answer *a = calloc((size_t)cases, sizeof *a);
@@ -178,10 +179,11 @@ static int cases; /* set by main */
 static void test_no_wrong_reuse(void **state)
 {
     (void)state;
-    run_cases("tiny_d", cases, 8, 24, 1);
-    run_cases("tiny_d", cases, 2, 12, 2);
-    run_cases("tiny_d", cases, 0, 40, 3); /* rings are rebuilt by exact replay */
-    run_cases("tiny_a", cases, 8, 30, 4);
+    run_cases("tiny_d", cases, 8, 24, 1, 0);
+    run_cases("tiny_d", cases, 2, 12, 2, 0);
+    run_cases("tiny_d", cases, 0, 40, 3, 0); /* rings are rebuilt by exact replay */
+    run_cases("tiny_a", cases, 8, 30, 4, 0);
+    run_cases("tiny_d", cases / 4, 8, 36, 5, DI_MAX_DRAFTS);
 }
 
 /* Report 75, A3: a repeated prompt, also in another slot; A5: short prompts are found too; the whole prompt but its last token is reused.

@@ -90,6 +90,30 @@ static void add_engine(struct di_buf *b, const struct di_server *s, const char *
     add_rows(b, rows, sizeof rows / sizeof *rows, label);
 }
 
+/* Drafts, by the names of vLLM too; what a request drafted in a step is one draft there. */
+static void add_drafts(struct di_buf *b, const struct di_server *s, const char *model, const char *label)
+{
+    const di_engine_stats *e = &s->stats;
+    static const char *const prefixes[] = {"deepinfer_", "vllm:"}, *const names[] = {"draft_accepted_at_total",
+                                                                                     "spec_decode_num_accepted_tokens_per_pos_total"};
+    const struct row rows[] = {
+        {"draft_steps_total", NULL, NULL, COUNTER, (double)e->draft_steps,
+         "Steps of answers; each gives a token and those of accepted drafts."},
+        {NULL, "spec_decode_num_drafts_total", NULL, COUNTER, (double)e->drafted_at[0], "Of them, with drafts."},
+        {"draft_tokens_total", "spec_decode_num_draft_tokens_total", NULL, COUNTER, (double)e->drafted_tokens,
+         "Drafts that were verified."},
+        {"draft_accepted_tokens_total", "spec_decode_num_accepted_tokens_total", NULL, COUNTER, (double)e->accepted_tokens,
+         "Of them, tokens of answers."},
+    };
+    add_rows(b, rows, sizeof rows / sizeof *rows, label);
+    for (int k = 0; k < 2; k++) {
+        add_header(b, prefixes[k], names[k], COUNTER, "The same by place in the block.");
+        for (int i = 0; i < DI_DRAFT_PLACES; i++)
+            di_buf_addf(b, "%s%s{%s%sposition=\"%d\"} %llu\n", prefixes[k], names[k], k ? model : "", k ? "," : "", i,
+                        (unsigned long long)e->accepted_at[i]);
+    }
+}
+
 static void add_misses(struct di_buf *b, const struct di_server *s)
 {
     const di_engine_stats *e = &s->stats;
@@ -235,6 +259,7 @@ void di_metrics_write(struct di_server *s, struct di_buf *out)
     const char *text = label.p ? label.p : "";
     add_server(out, s, text);
     add_engine(out, s, text);
+    add_drafts(out, s, model.p ? model.p : "", text);
     add_misses(out, s);
     add_ends(out, s, model.p ? model.p : "");
     add_histograms(out, s, model.p ? model.p : "");
@@ -256,9 +281,10 @@ void di_status_write(struct di_server *s, struct di_buf *out)
                 (long long)((di_clock_ns() - s->began_ns) / 1000000000), e->running, e->waiting, di_http_counters(s->http)->open,
                 s->tokens_per_second, (unsigned long long)e->prompt_tokens, (unsigned long long)e->generated_tokens);
     di_buf_addf(out,
-                "\"kv_used_blocks\": %d, \"kv_blocks\": %d, \"cached_tokens\": %llu, \"lookup_tokens\": %llu, \"drafted\": 0, "
-                "\"accepted\": 0, \"memory\": ",
-                e->blocks - e->free_blocks, e->blocks, (unsigned long long)e->cached_tokens, (unsigned long long)e->lookup_tokens);
+                "\"kv_used_blocks\": %d, \"kv_blocks\": %d, \"cached_tokens\": %llu, \"lookup_tokens\": %llu, \"drafted\": %llu, "
+                "\"accepted\": %llu, \"memory\": ",
+                e->blocks - e->free_blocks, e->blocks, (unsigned long long)e->cached_tokens, (unsigned long long)e->lookup_tokens,
+                (unsigned long long)e->drafted_tokens, (unsigned long long)e->accepted_tokens);
     di_buf_addv(out, atomic_load(&s->attached) ? di_buf_str(&s->plan) : DI_STR("{}"));
     di_buf_addc(out, '}');
 }

@@ -41,6 +41,8 @@ struct di_usage di_exchange_usage(const struct di_exchange *x)
         }
         u.completion += a->completion_tokens;
         u.reasoning += a->n_reasoning;
+        u.drafted += a->drafted_tokens;
+        u.accepted += a->accepted_tokens;
     }
     return u;
 }

@@ -9,7 +9,7 @@
 #include <stdio.h>
 
 /* One thread, bf16, steps of 340 rows, requests of up to 400 tokens. */
-static inline struct di_model *open_tiny(const char *name, const char *isa)
+static inline struct di_model *open_tiny_with(const char *name, const char *isa, bool drafts)
 {
     char dir[256];
     struct di_model *m;
@@ -23,12 +23,17 @@ static inline struct di_model *open_tiny(const char *name, const char *isa)
                                 .max_context = 400,
                                 .threads = 1,
                                 .isa = isa,
+                                .drafts = drafts,
                                 .token_map = map ? (const int32_t *)(const void *)map->data : NULL};
     assert_true(di_numerics_by_name("bf16", &p.numerics));
     if (di_model_open(dir, &p, &m, &err) != DI_OK)
         fail_msg("%s: %s", name, err.message);
     di_golden_close(&g);
     return m;
+}
+static inline struct di_model *open_tiny(const char *name, const char *isa)
+{
+    return open_tiny_with(name, isa, false);
 }
 
 #endif
