@@ -133,8 +133,8 @@ class LLM(_Opening):
         enable_prefix_caching: False: every prompt is computed in full. The answers are the same bits.
         replay: "exact", or "bounded": long prompts are computed approximately. replay_rows: tokens at their end that are not.
         prefill_order: "shortest": prompts with the fewest tokens left to compute go first; "arrival". The answers are the same bits.
-        draft: "static": the model's draft guesses draft_tokens tokens of every answer (0: as many as it makes), which the next step verifies;
-        "off". The answers are the same bits.
+        draft: "static": the model's draft guesses tokens of every answer, which the next step verifies; "off". The answers are the same bits.
+        draft_tokens: how many of them for each answer, 1 to 5; 0: as many as the draft makes.
     Arguments that other engines have and that mean nothing here are ignored with a warning; unknown ones are a TypeError."""
 
     if TYPE_CHECKING:
