@@ -464,6 +464,28 @@ static const char *const pieces[] = {
     "x\",",     "\":\"", "]}",   "ff",   "tr",   "ue}",    "\xE2\x82\xAC", "long text of many characters here"};
 #define N_PIECES (sizeof pieces / sizeof *pieces)
 
+/* Many words behind one letter, as vocabularies have them: of four kinds, each with all of up to five further characters of two kinds. */
+#define WORDS_OF_ONE 63
+enum { N_TOKENS = N_PIECES + 4 * WORDS_OF_ONE };
+static struct di_str tokens[N_TOKENS];
+
+static void make_tokens(void)
+{
+    static const char *const first[] = {"a", "1", "\xC3\xA9", "-"}, *const next[][2] = {{"a", "b"},
+                                                                                        {"0", "2"},
+                                                                                        {"\xC3\xA9", "\xE2\x80\xA8"},
+                                                                                        {" ", "\xE2\x82"}};
+    static char words[4 * WORDS_OF_ONE][24];
+    for (size_t i = 0; i < N_PIECES; i++)
+        tokens[i] = di_str_c(pieces[i]);
+    for (unsigned i = 0; i < 4 * WORDS_OF_ONE; i++) {
+        strcpy(words[i], first[i / WORDS_OF_ONE]);
+        for (unsigned bits = i % WORDS_OF_ONE + 1; bits > 1; bits /= 2)
+            strcat(words[i], next[i / WORDS_OF_ONE][bits & 1]);
+        tokens[N_PIECES + i] = di_str_c(words[i]);
+    }
+}
+
 static uint32_t next_random(uint32_t *r)
 {
     *r = *r * 1664525 + 1013904223;
@@ -474,22 +496,22 @@ static uint32_t next_random(uint32_t *r)
 static void check_masks(enum di_grammar_kind kind, const char *text, const struct di_vocabulary *v)
 {
     struct di_grammar *g = compile(kind, text, NULL);
-    uint32_t mask[(N_PIECES + 31) / 32], r = 1;
-    for (int round = 0; round < 60; round++) {
+    uint32_t mask[(N_TOKENS + 31) / 32], r = 1;
+    for (int round = 0; round < 30; round++) {
         struct di_matcher *m, *fork;
         struct di_buf so_far = {0};
         assert_int_equal(di_matcher_create(g, v, &m, NULL), DI_OK);
         for (int step = 0; step < 25; step++) {
-            uint32_t allowed[N_PIECES];
+            uint32_t allowed[N_TOKENS];
             size_t n = 0;
             assert_int_equal(di_matcher_mask(m, mask, NULL), DI_OK);
             assert_int_equal(di_matcher_fork(m, &fork, NULL), DI_OK);
-            for (uint32_t id = 0; id < N_PIECES; id++) {
+            for (uint32_t id = 0; id < N_TOKENS; id++) {
                 bool yes = di_matcher_accept_token(fork, (int32_t)id, NULL) == DI_OK;
                 if (yes)
                     assert_true(di_matcher_rollback(fork, 1));
                 if (yes != (mask[id / 32] >> id % 32 & 1))
-                    fail_msg("%s: behind %s the mask is wrong about token %s", text, so_far.n ? so_far.p : "", pieces[id]);
+                    fail_msg("%s: behind %s the mask is wrong about token %s", text, so_far.n ? so_far.p : "", tokens[id].p);
                 if (yes)
                     allowed[n++] = id;
             }
@@ -498,7 +520,7 @@ static void check_masks(enum di_grammar_kind kind, const char *text, const struc
                 break;
             uint32_t id = allowed[next_random(&r) % n];
             assert_int_equal(di_matcher_accept_token(m, (int32_t)id, NULL), DI_OK);
-            di_buf_adds(&so_far, pieces[id]);
+            di_buf_addv(&so_far, tokens[id]);
         }
         di_buf_fini(&so_far);
         di_matcher_destroy(m);
@@ -526,6 +548,20 @@ static void test_masks_are_what_accepting_says(void **state)
         {DI_GRAMMAR_JSON, "{\"type\":\"string\",\"minLength\":2,\"maxLength\":2}"},
         {DI_GRAMMAR_JSON, "{\"type\":\"string\",\"pattern\":\"^[a-c]+$\"}"},
         {DI_GRAMMAR_JSON, "{\"type\":\"string\",\"pattern\":\"b\"}"},
+        {DI_GRAMMAR_JSON, "{\"type\":\"string\",\"pattern\":\"^.*$\"}"},
+        {DI_GRAMMAR_JSON, "{\"type\":\"string\",\"pattern\":\"^x?.+$\",\"maxLength\":9}"},
+        {DI_GRAMMAR_JSON, "{\"type\":\"string\",\"pattern\":\"^[a-z0-9-]+$\",\"minLength\":1,\"maxLength\":12}"},
+        {DI_GRAMMAR_JSON, "{\"type\":\"string\",\"pattern\":\"^[a-z0-9-]+1$\",\"minLength\":1,\"maxLength\":300}"},
+        {DI_GRAMMAR_JSON, "{\"type\":\"string\",\"pattern\":\"^a[^1]{2,90}$\"}"},
+        {DI_GRAMMAR_JSON, "{\"type\":\"string\",\"minLength\":2}"},
+        {DI_GRAMMAR_JSON, "{\"items\":{\"type\":\"integer\",\"minimum\":5,\"maximum\":1200},\"type\":\"array\"}"},
+        {DI_GRAMMAR_JSON, "{\"items\":{\"type\":\"number\"},\"type\":\"array\",\"uniqueItems\":true}"},
+        {DI_GRAMMAR_JSON, "{\"type\":\"number\",\"multipleOf\":0.5}"},
+        {DI_GRAMMAR_JSON, "{\"type\":\"object\",\"patternProperties\":{\"^a\":{\"type\":\"integer\"},\".*b\":false}}"},
+        {DI_GRAMMAR_JSON, "{\"type\":\"object\",\"patternProperties\":{\"^.*$\":{\"type\":\"integer\"}},\"additionalProperties\":false}"},
+        {DI_GRAMMAR_JSON, "{\"type\":\"object\",\"propertyNames\":{\"pattern\":\"^[a-b]+$\"},\"properties\":{\"a1\":{},\"aab\":{}}}"},
+        {DI_GRAMMAR_JSON,
+         "{\"anyOf\":[{\"type\":\"string\",\"pattern\":\"^[^1]*a\"},{\"type\":\"string\",\"pattern\":\"^1+$\"},{\"items\":{}}]}"},
         {DI_GRAMMAR_JSON, "{\"type\":\"array\",\"uniqueItems\":true,\"items\":{\"enum\":[\"a\",\"ab\",1,12]}}"},
         {DI_GRAMMAR_JSON, "{\"type\":\"object\",\"additionalProperties\":{\"type\":\"integer\"}}"},
         {DI_GRAMMAR_JSON, "{\"type\":\"object\",\"patternProperties\":{\"^a\":{\"type\":\"integer\"}},\"additionalProperties\":false}"},
@@ -533,11 +569,9 @@ static void test_masks_are_what_accepting_says(void **state)
     };
     static const char numbers[] = "root ::= list\nlist ::= [a-c]+ | \"{\" list \"}\" | list \",\" list";
     static const char lark[] = "start: %json {\"items\": {\"type\": \"integer\"}} \"a\"* (\"b\" start)?";
-    struct di_str tokens[N_PIECES];
     struct di_vocabulary *v;
-    for (size_t i = 0; i < N_PIECES; i++)
-        tokens[i] = di_str_c(pieces[i]);
-    assert_int_equal(di_vocabulary_create(tokens, N_PIECES, &v, NULL), DI_OK);
+    make_tokens();
+    assert_int_equal(di_vocabulary_create(tokens, N_TOKENS, &v, NULL), DI_OK);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         check_masks(cases[i].kind, cases[i].text, v);
     check_masks(DI_GRAMMAR_GBNF, numbers, v);
