@@ -554,6 +554,8 @@ static void test_masks_are_what_accepting_says(void **state)
         {DI_GRAMMAR_JSON, "{\"type\":\"string\",\"pattern\":\"^[a-z0-9-]+1$\",\"minLength\":1,\"maxLength\":300}"},
         {DI_GRAMMAR_JSON, "{\"type\":\"string\",\"pattern\":\"^a[^1]{2,90}$\"}"},
         {DI_GRAMMAR_JSON, "{\"type\":\"string\",\"minLength\":2}"},
+        {DI_GRAMMAR_JSON, "{\"type\":\"string\",\"pattern\":\"^[^1b]\"}"},
+        {DI_GRAMMAR_JSON, "{\"type\":\"object\",\"patternProperties\":{\"^a\":false}}"},
         {DI_GRAMMAR_JSON, "{\"items\":{\"type\":\"integer\",\"minimum\":5,\"maximum\":1200},\"type\":\"array\"}"},
         {DI_GRAMMAR_JSON, "{\"items\":{\"type\":\"number\"},\"type\":\"array\",\"uniqueItems\":true}"},
         {DI_GRAMMAR_JSON, "{\"type\":\"number\",\"multipleOf\":0.5}"},
