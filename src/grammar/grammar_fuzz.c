@@ -5,23 +5,24 @@
 static const char *const pieces[] = {"a",  "b1",  "\"",   "{\"",  "\":", ",",  "]}",   " ", "12",
                                      ".5", "\\u", "\xC3", "\xA9", "tr",  "ue", "null", "[", "x\"}"};
 enum { N_PIECES = sizeof pieces / sizeof *pieces };
+enum { N_WORDS = 30, N_TOKENS = N_PIECES + N_WORDS }; /* words behind one letter: masks look at many together */
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static void try_text(struct di_grammar *g, const struct di_vocabulary *v, struct di_str text)
 {
     struct di_matcher *m, *fork;
-    uint32_t mask[1];
+    uint32_t mask[(N_TOKENS + 31) / 32];
     if (di_matcher_create(g, v, &m, NULL) != DI_OK)
         return;
     for (size_t i = 0; i < text.n && i < 200; i++) {
         if (i % 8 == 0 && di_matcher_mask(m, mask, NULL) == DI_OK && di_matcher_fork(m, &fork, NULL) == DI_OK) {
-            for (int32_t id = 0; id < N_PIECES; id++) {
+            for (int32_t id = 0; id < N_TOKENS; id++) {
                 di_error err = {0};
                 di_status status = di_matcher_accept_token(fork, id, &err);
                 if (status == DI_ERR_LIMIT)
                     break;
-                if ((status == DI_OK) != (mask[0] >> id & 1))
+                if ((status == DI_OK) != (mask[id / 32] >> id % 32 & 1))
                     __builtin_trap();
                 if (status == DI_OK)
                     di_matcher_rollback(fork, 1);
@@ -43,10 +44,18 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     struct di_grammar_options options = {
         .limits = {.regex_nodes = 20000, .formula_nodes = 20000, .states = 20000, .schema_nodes = 2000, .depth = 40}};
     if (!v) {
-        struct di_str tokens[N_PIECES];
+        struct di_str tokens[N_TOKENS];
+        char words[N_WORDS][8] = {0};
         for (size_t i = 0; i < N_PIECES; i++)
             tokens[i] = di_str_c(pieces[i]);
-        di_vocabulary_create(tokens, N_PIECES, &v, NULL);
+        for (unsigned i = 0; i < N_WORDS; i++) {
+            size_t n = 0;
+            words[i][n++] = 'a';
+            for (unsigned bits = i + 2; bits > 1; bits /= 2)
+                words[i][n++] = bits & 1 ? '1' : 'b';
+            tokens[N_PIECES + i] = (struct di_str){words[i], n};
+        }
+        di_vocabulary_create(tokens, N_TOKENS, &v, NULL); /* it copies the words */
     }
     if (size < 2)
         return 0;

@@ -387,6 +387,35 @@ static void test_large_grammars_are_bounded(void **state)
     di_buf_fini(&text);
 }
 
+/* In declared order no name that a schema knows comes behind a free one: so a free one must wait for what a branch asks for. */
+static void test_declared_order_has_no_dead_ends(void **state)
+{
+    (void)state;
+    static const char *const schemas[] = {"{\"type\":\"object\",\"oneOf\":[{\"required\":[\"a\"]},{\"required\":[\"b\"]}]}",
+                                          "{\"type\":\"object\",\"properties\":{\"b\":{},\"a\":{}},\"dependentRequired\":{\"a\":[\"b\"]}}"};
+    static const char *const beginnings[] = {"{\"x", "{\"a"};
+    for (size_t i = 0; i < 2; i++) {
+        struct di_grammar *g = compile(DI_GRAMMAR_JSON, schemas[i], &(struct di_grammar_options){.declared = true});
+        struct di_matcher *m;
+        assert_int_equal(di_matcher_create(g, NULL, &m, NULL), DI_OK);
+        struct di_buf text = {0};
+        di_buf_addf(&text, "%s\":1", beginnings[i]);
+        assert_int_equal(di_matcher_accept_bytes(m, di_buf_str(&text), NULL), DI_ERR_INVALID);
+        di_buf_fini(&text);
+        di_matcher_destroy(m);
+        di_grammar_unref(g);
+    }
+    struct di_grammar *g = compile(DI_GRAMMAR_JSON, schemas[0], NULL);
+    struct di_matcher *m;
+    assert_int_equal(di_matcher_create(g, NULL, &m, NULL), DI_OK);
+    assert_int_equal(di_matcher_accept_bytes(m, DI_STR("{\"x\":1"), NULL), DI_OK);
+    size_t far = di_matcher_distance(m); /* ,"a":0} at least */
+    assert_int_equal(di_matcher_accept_bytes(m, DI_STR(",\"b\":0"), NULL), DI_OK);
+    assert_true(di_matcher_distance(m) + 4 < far && far < 20);
+    di_matcher_destroy(m);
+    di_grammar_unref(g);
+}
+
 static void test_lark(void **state)
 {
     (void)state;
@@ -711,6 +740,7 @@ int main(void)
         cmocka_unit_test(test_ebnf),
         cmocka_unit_test(test_no_ways_into_endless_rules),
         cmocka_unit_test(test_large_grammars_are_bounded),
+        cmocka_unit_test(test_declared_order_has_no_dead_ends),
         cmocka_unit_test(test_lark),
         cmocka_unit_test(test_structural),
         cmocka_unit_test(test_refused_grammars),

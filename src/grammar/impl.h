@@ -312,7 +312,9 @@ state_id json_step(struct di_grammar *g, state_id s, unsigned byte);
 bool json_accepts(struct di_grammar *g, state_id s);
 /* Can a name that no schema knows, with the patterns in state `item`, come in an object that is inside a key? */
 bool json_free_viable(struct di_grammar *g, state_id object, uint32_t item);
-bool json_has_name(const struct di_grammar *g, const struct node *object, uint32_t name);
+/* Mark the names that an object still needs (an array of t->n_names): all that are required, and those of the shortest list that makes its
+ * formula true, if one list does. */
+void json_needed(struct di_grammar *g, const struct node *object, uint8_t *needed);
 /* Bytes to the end of the value behind a key, less those that its object counts for the names it still needs: may be negative. */
 int64_t json_key_distance(struct di_grammar *g, const struct node *key);
 

@@ -280,12 +280,43 @@ static void narrow(const struct typed_site *t, struct node *n, unsigned byte)
 
 /* ---- keys ---- */
 
+/* The number of a name that some schema of the object knows. */
+static uint32_t number_of(const struct typed_site *t, struct di_str text)
+{
+    uint32_t k = 0;
+    while (k < t->n_names && !di_str_eq(t->names[k].text, text))
+        k++;
+    return k;
+}
+
+/* In declared order: is nothing too late that must come because of this name or those before it? */
+static bool keeps_order(const struct di_grammar *g, const struct node *o, uint32_t name)
+{
+    const struct typed_site *t = g->typed[o->f[F_SITE]];
+    for (uint32_t i = 0; i < t->n_atoms; i++) {
+        if (t->atoms[i].kind != ATOM_NEEDS || !t->hard[i])
+            continue;
+        const struct dependency *d = g->schemas.v[t->atoms[i].schema].dependencies + t->atoms[i].index;
+        uint32_t by = number_of(t, d->name);
+        if (by != name && !bit_is_set(g, o->f[F_SEEN], by))
+            continue;
+        for (uint32_t m = 0; m < d->n_names; m++) {
+            uint32_t k = number_of(t, d->names[m]);
+            if (k != name && !bit_is_set(g, o->f[F_SEEN], k) && (name == NO_SCHEMA || t->names[k].order < t->names[name].order))
+                return false;
+        }
+    }
+    return true;
+}
+
 /* What the key alone does to an object's formula: counts and required names. BDD_FALSE: it must not come. */
 static bdd_id after_key(struct di_grammar *g, const struct node *o, uint32_t name, uint32_t *tracks)
 {
     const struct typed_site *t = g->typed[o->f[F_SITE]];
     bdd_id f = o->f[F_FORMULA];
     *tracks = o->f[F_TRACKS];
+    if (g->options.declared && !keeps_order(g, o, name))
+        return BDD_FALSE;
     if (f == BDD_TRUE && !*tracks)
         return f;
     for (uint32_t i = 0; i < t->n_atoms; i++) {
@@ -299,6 +330,8 @@ static bdd_id after_key(struct di_grammar *g, const struct node *o, uint32_t nam
             else if (s->max_properties == RX_MANY && o->f[F_NUMBER] + 1 >= s->min_properties)
                 json_replace(g, &f, tracks, i, BDD_TRUE);
         }
+        if (a->kind == ATOM_REQUIRED && name == NO_SCHEMA && g->options.declared)
+            json_replace(g, &f, tracks, i, BDD_FALSE); /* no name that a schema knows comes behind */
         if (a->kind == ATOM_REQUIRED && name != NO_SCHEMA) {
             bool all = true, asks = false, late = false;
             for (uint32_t k = 0; k < s->n_required; k++) {
@@ -504,31 +537,6 @@ static state_id end_key(struct di_grammar *g, state_id s, unsigned byte)
     return gr_node(g, &o);
 }
 
-bool json_has_name(const struct di_grammar *g, const struct node *object, uint32_t name)
-{
-    return bit_is_set(g, object->f[F_SEEN], name);
-}
-
-int64_t json_key_distance(struct di_grammar *g, const struct node *k)
-{
-    const struct node o = g->nodes[k->parent];
-    const struct typed_site *t = g->typed[o.f[F_SITE]];
-    const struct edge *e = NULL;
-    int64_t best = INT64_MAX;
-    uint32_t site;
-    for (uint32_t i = k->f[F_LOW]; i < k->f[F_HIGH] && i < k->f[F_LOW] + 64; i++)
-        if (name_viable(g, &o, i) && (e = edge_of(g, &o, i, true)) && (site = e->site) != NO_SCHEMA) {
-            int64_t left = (int64_t)t->names[i].text.n - k->f[F_DEPTH] + 2 + json_distance(g, site);
-            if (t->required[i]) /* the object has counted it */
-                left = -(int64_t)k->f[F_DEPTH] - 2;
-            best = left < best ? left : best;
-        }
-    uint64_t matches = t->product ? product_matches(g, t->product, k->f[F_ITEM]) : 0;
-    if (best == INT64_MAX && (e = edge_of(g, &o, matches, false)) && (site = e->site) != NO_SCHEMA)
-        best = 2 + (int64_t)json_distance(g, site);
-    return best == INT64_MAX ? 1000 : best + (k->f[F_ESCAPE] ? 5 : 0);
-}
-
 /* ---- spelling of strings and keys ---- */
 
 static bool add_byte(struct di_grammar *g, struct node *n, unsigned byte)
@@ -708,20 +716,18 @@ static state_id begin_item(struct di_grammar *g, const struct node *array, uint3
     return value_state(g, gr_node(g, &a), site, a.flags & FLAG_CAPTURE, capture);
 }
 
-/* All that is open about a frame is settled as it is at its end. */
-static bool settle(struct di_grammar *g, const struct node *n)
+/* What atoms are at the end of a frame, if the names that `more` marks (NULL: none) still come. False: one that must hold does not. */
+static bool assign_atoms(struct di_grammar *g, const struct node *n, const uint8_t *more, bool *atoms)
 {
     const struct typed_site *t = g->typed[n->f[F_SITE]];
-    bool few[128], *atoms = few, yes = true;
-    bool object = n->kind == NODE_OBJECT;
-    if (t->n_atoms > 128 && !(atoms = di_malloc(t->n_atoms * sizeof *atoms))) {
-        g->out_of_memory = true;
-        return false;
-    }
+    uint32_t count = n->f[F_NUMBER];
+    bool yes = true;
+    for (uint32_t k = 0; more && k < t->n_names; k++)
+        count += more[k] != 0;
+#define COMES(k) ((k) < t->n_names && ((more && more[k]) || bit_is_set(g, n->f[F_SEEN], k)))
     for (uint32_t i = 0; i < t->n_atoms; i++) {
         const struct atom *a = t->atoms + i;
         const struct schema *s = g->schemas.v + a->schema;
-        uint32_t count = n->f[F_NUMBER];
         bool holds = true;
         switch (a->kind) {
         case ATOM_ITEM_COUNT: holds = count >= s->min_items && (count <= s->max_items); break;
@@ -735,18 +741,17 @@ static bool settle(struct di_grammar *g, const struct node *n)
             holds = found >= s->min_contains && (s->max_contains == RX_MANY || found <= s->max_contains);
             break;
         }
-        case ATOM_REQUIRED:
-        case ATOM_PRESENT: holds = false; break; /* what became true is no longer asked */
+        case ATOM_REQUIRED: /* what became true is no longer asked */
+            holds = more != NULL;
+            for (uint32_t k = 0; holds && k < s->n_required; k++)
+                holds = COMES(number_of(t, s->required[k]));
+            break;
+        case ATOM_PRESENT: holds = more && more[a->index]; break;
         case ATOM_NEEDS: {
             const struct dependency *d = s->dependencies + a->index;
-            bool there = false;
-            for (uint32_t k = 0; k < t->n_names && !there; k++)
-                there = di_str_eq(t->names[k].text, d->name) && bit_is_set(g, n->f[F_SEEN], k);
-            for (uint32_t m = 0; there && m < d->n_names && holds; m++) {
-                holds = false;
-                for (uint32_t k = 0; k < t->n_names && !holds; k++)
-                    holds = di_str_eq(t->names[k].text, d->names[m]) && bit_is_set(g, n->f[F_SEEN], k);
-            }
+            bool there = COMES(number_of(t, d->name));
+            for (uint32_t m = 0; there && m < d->n_names && holds; m++)
+                holds = COMES(number_of(t, d->names[m]));
             yes &= holds || !t->hard[i];
             break;
         }
@@ -754,12 +759,134 @@ static bool settle(struct di_grammar *g, const struct node *n)
         }
         atoms[i] = holds;
     }
-    yes = yes && bdd_value(&g->bdd, n->f[F_FORMULA], atoms) && n->f[F_NUMBER] >= t->min && (!object || !required_left(g, n));
+#undef COMES
+    return yes;
+}
+
+/* All that is open about a frame is settled as it is at its end. */
+static bool settle(struct di_grammar *g, const struct node *n)
+{
+    const struct typed_site *t = g->typed[n->f[F_SITE]];
+    bool few[128], *atoms = few, yes;
+    if (t->n_atoms > 128 && !(atoms = di_malloc(t->n_atoms * sizeof *atoms))) {
+        g->out_of_memory = true;
+        return false;
+    }
+    yes = assign_atoms(g, n, NULL, atoms) && bdd_value(&g->bdd, n->f[F_FORMULA], atoms) && n->f[F_NUMBER] >= t->min &&
+          (n->kind != NODE_OBJECT || !required_left(g, n));
     for (uint32_t i = 0; yes && i < t->n_soft; i++)
         g->outcome[i] = bdd_value(&g->bdd, gr_items(g, n->f[F_TRACKS])[i], atoms);
     if (atoms != few)
         di_free(atoms);
     return yes;
+}
+
+/* Mark the names of a list that are not there yet. False: one of them cannot come. */
+static bool mark_missing(struct di_grammar *g, const struct node *o, const struct di_str *names, uint32_t n, uint8_t *needed)
+{
+    const struct typed_site *t = g->typed[o->f[F_SITE]];
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t k = number_of(t, names[i]);
+        if (k < t->n_names && !bit_is_set(g, o->f[F_SEEN], k) && !needed[k]) {
+            if (!name_viable(g, o, k))
+                return false;
+            needed[k] = 1;
+        }
+    }
+    return true;
+}
+
+/* What the marked names need, by dependencies that must hold. */
+static bool mark_dependent(struct di_grammar *g, const struct node *o, uint8_t *needed)
+{
+    const struct typed_site *t = g->typed[o->f[F_SITE]];
+    for (uint32_t round = 0; round < 8; round++) /* dependencies of dependencies */
+        for (uint32_t i = 0; i < t->n_atoms; i++) {
+            if (t->atoms[i].kind != ATOM_NEEDS || !t->hard[i])
+                continue;
+            const struct dependency *d = g->schemas.v[t->atoms[i].schema].dependencies + t->atoms[i].index;
+            uint32_t k = number_of(t, d->name);
+            if (k < t->n_names && (needed[k] || bit_is_set(g, o->f[F_SEEN], k)) && !mark_missing(g, o, d->names, d->n_names, needed))
+                return false;
+        }
+    return true;
+}
+
+/* May an object end when the marked names have come, for some values of them? */
+static bool may_end(struct di_grammar *g, const struct node *o, const uint8_t *needed, bool *atoms)
+{
+    const struct typed_site *t = g->typed[o->f[F_SITE]];
+    bdd_id f = o->f[F_FORMULA];
+    if (!assign_atoms(g, o, needed, atoms))
+        return false;
+    for (uint32_t i = 0; i < t->n_atoms && f > BDD_TRUE; i++)
+        if (t->atoms[i].kind != ATOM_MEMBERS && t->atoms[i].kind != ATOM_REST) /* these the values decide */
+            f = bdd_set(&g->bdd, f, i, atoms[i]);
+    return f != BDD_FALSE;
+}
+
+void json_needed(struct di_grammar *g, const struct node *o, uint8_t *needed)
+{
+    const struct typed_site *t = g->typed[o->f[F_SITE]];
+    memset(needed, 0, t->n_names);
+    for (uint32_t i = 0; t->n_required && i < t->n_names; i++)
+        needed[i] = t->required[i] && !bit_is_set(g, o->f[F_SEEN], i);
+    mark_dependent(g, o, needed);
+    if (!t->n_atoms || o->f[F_FORMULA] == BDD_TRUE)
+        return;
+    bool *atoms = di_malloc(t->n_atoms * sizeof *atoms);
+    uint8_t *trial = di_malloc(2 * ((size_t)t->n_names + 1)), *best = trial ? trial + t->n_names + 1 : NULL;
+    size_t fewest = SIZE_MAX;
+    if (!atoms || !trial) {
+        g->out_of_memory = true;
+    } else if (!assign_atoms(g, o, needed, atoms) || !bdd_value(&g->bdd, o->f[F_FORMULA], atoms)) {
+        for (uint32_t i = 0; i < t->n_atoms; i++) { /* one of the lists that branches require */
+            const struct schema *s = g->schemas.v + t->atoms[i].schema;
+            size_t count = 0;
+            if (t->atoms[i].kind != ATOM_REQUIRED || t->hard[i])
+                continue;
+            memcpy(trial, needed, t->n_names);
+            if (!mark_missing(g, o, s->required, s->n_required, trial) || !mark_dependent(g, o, trial))
+                continue;
+            for (uint32_t k = 0; k < t->n_names; k++)
+                count += trial[k] != 0;
+            if (count < fewest && may_end(g, o, trial, atoms)) {
+                fewest = count;
+                memcpy(best, trial, t->n_names);
+            }
+        }
+        if (fewest != SIZE_MAX)
+            memcpy(needed, best, t->n_names);
+    }
+    di_free(atoms);
+    di_free(trial);
+}
+
+int64_t json_key_distance(struct di_grammar *g, const struct node *k)
+{
+    const struct node o = g->nodes[k->parent];
+    const struct typed_site *t = g->typed[o.f[F_SITE]];
+    const struct edge *e = NULL;
+    int64_t best = INT64_MAX;
+    uint32_t site;
+    uint8_t *needed = di_malloc((size_t)t->n_names + 1);
+    if (!needed) {
+        g->out_of_memory = true;
+        return 1000;
+    }
+    json_needed(g, &o, needed);
+    for (uint32_t i = k->f[F_LOW]; i < k->f[F_HIGH] && i < k->f[F_LOW] + 64; i++)
+        if (name_viable(g, &o, i) && (e = edge_of(g, &o, i, true)) && (site = e->site) != NO_SCHEMA) {
+            int64_t left = (int64_t)t->names[i].text.n - k->f[F_DEPTH] + 2 + json_distance(g, site);
+            if (needed[i]) /* the object has counted it */
+                left = -(int64_t)k->f[F_DEPTH] - 2;
+            best = left < best ? left : best;
+        }
+    di_free(needed);
+    uint64_t matches = t->product ? product_matches(g, t->product, k->f[F_ITEM]) : 0;
+    if (best == INT64_MAX && (e = edge_of(g, &o, matches, false)) && (site = e->site) != NO_SCHEMA)
+        best = 2 + (int64_t)json_distance(g, site);
+    return best == INT64_MAX ? 1000 : best + (k->f[F_ESCAPE] ? 5 : 0);
 }
 
 static state_id step_array(struct di_grammar *g, state_id s, unsigned byte)

@@ -181,12 +181,20 @@ static size_t frame_distance(struct di_grammar *g, const struct node *n)
             alike = i < t->n_prefix ? 1 : t->min - i; /* behind the prefix they are one schema */
             d = e->site == NO_SCHEMA ? SIZE_MAX : sum(d, times(alike, sum(1, site_distance(g, e->site))));
         }
-    if (n->kind == NODE_OBJECT)
-        for (uint32_t i = 0; t->n_required && i < t->n_names && d != SIZE_MAX; i++)
-            if (t->required[i] && !json_has_name(g, n, i)) {
+    if (n->kind == NODE_OBJECT) {
+        uint8_t *needed = di_malloc((size_t)t->n_names + 1);
+        if (!needed) {
+            g->out_of_memory = true;
+            return SIZE_MAX;
+        }
+        json_needed(g, n, needed);
+        for (uint32_t i = 0; i < t->n_names && d != SIZE_MAX; i++)
+            if (needed[i]) {
                 const struct edge *e = json_edge(g, n->f[F_SITE], n->f[F_FORMULA], n->f[F_TRACKS], i, true);
                 d = e->site == NO_SCHEMA ? SIZE_MAX : sum(sum(d, t->names[i].text.n + 4), site_distance(g, e->site));
             }
+        di_free(needed);
+    }
     return d;
 }
 
