@@ -301,6 +301,8 @@ static void test_refused_schemas(void **state)
         {"{\"type\":\"object\",\"properties\":{\"a\":{\"$ref\":\"#\"}},\"required\":[\"a\"]}", DI_ERR_INVALID, "/"},
         {"{\"$defs\":{\"a\":{\"allOf\":[{\"$ref\":\"#/$defs/a\"}]}},\"$ref\":\"#/$defs/a\"}", DI_ERR_LIMIT, ""},
         {"[]", DI_ERR_INVALID, "/"},
+        {"{\"type\":\"object\",\"properties\":{\"a\":{},\"b\":{}},\"additionalProperties\":false,\"minProperties\":3}", DI_ERR_INVALID,
+         "/"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct di_grammar *g;
@@ -391,10 +393,12 @@ static void test_large_grammars_are_bounded(void **state)
 static void test_declared_order_has_no_dead_ends(void **state)
 {
     (void)state;
-    static const char *const schemas[] = {"{\"type\":\"object\",\"oneOf\":[{\"required\":[\"a\"]},{\"required\":[\"b\"]}]}",
-                                          "{\"type\":\"object\",\"properties\":{\"b\":{},\"a\":{}},\"dependentRequired\":{\"a\":[\"b\"]}}"};
-    static const char *const beginnings[] = {"{\"x", "{\"a"};
-    for (size_t i = 0; i < 2; i++) {
+    static const char *const schemas[] = {
+        "{\"type\":\"object\",\"oneOf\":[{\"required\":[\"a\"]},{\"required\":[\"b\"]}]}",
+        "{\"type\":\"object\",\"properties\":{\"b\":{},\"a\":{}},\"dependentRequired\":{\"a\":[\"b\"]}}",
+        "{\"type\":\"object\",\"properties\":{\"b\":{},\"a\":{}},\"additionalProperties\":false,\"minProperties\":2}"};
+    static const char *const beginnings[] = {"{\"x", "{\"a", "{\"a"};
+    for (size_t i = 0; i < 3; i++) {
         struct di_grammar *g = compile(DI_GRAMMAR_JSON, schemas[i], &(struct di_grammar_options){.declared = true});
         struct di_matcher *m;
         assert_int_equal(di_matcher_create(g, NULL, &m, NULL), DI_OK);

@@ -382,6 +382,23 @@ static bool has_room(const struct di_grammar *g, const struct node *o)
     return t->max == RX_MANY || o->f[F_NUMBER] + required_left(g, o) < t->max;
 }
 
+/* In declared order: are there enough names behind this one for the smallest number of members? */
+static bool leaves_enough(struct di_grammar *g, const struct node *o, uint32_t name)
+{
+    const struct typed_site *t = g->typed[o->f[F_SITE]];
+    uint32_t count = o->f[F_NUMBER] + 1;
+    if (count >= t->min || t->product)
+        return true;
+    const struct edge *e = edge_of(g, o, 0, false);
+    if (e && e->site != NO_SCHEMA)
+        return true;
+    for (uint32_t i = 0; i < t->n_names && count < t->min; i++) {
+        e = t->names[i].order > t->names[name].order ? edge_of(g, o, i, true) : NULL;
+        count += e && e->site != NO_SCHEMA;
+    }
+    return count >= t->min;
+}
+
 static bool name_viable(struct di_grammar *g, const struct node *o, uint32_t name)
 {
     const struct typed_site *t = g->typed[o->f[F_SITE]];
@@ -390,7 +407,7 @@ static bool name_viable(struct di_grammar *g, const struct node *o, uint32_t nam
     if (t->required[name] ? o->f[F_NUMBER] >= t->max : !has_room(g, o))
         return false;
     if (g->options.declared) {
-        if (o->f[F_LAST] > t->names[name].order)
+        if (o->f[F_LAST] > t->names[name].order || !leaves_enough(g, o, name))
             return false;
         for (uint32_t i = 0; t->n_required && i < t->n_names; i++)
             if (t->required[i] && t->names[i].order < t->names[name].order && !bit_is_set(g, o->f[F_SEEN], i))

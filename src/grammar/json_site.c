@@ -576,9 +576,28 @@ struct typed_site *json_typed(struct di_grammar *g, uint32_t site, unsigned type
 
 /* ---- satisfiability ---- */
 
+/* Are there as many names as there must be members? */
+static bool has_names(struct di_grammar *g, uint32_t number)
+{
+    const struct typed_site *t = g->typed[number];
+    uint32_t count = 0;
+    if (t->min <= t->n_required || t->product)
+        return true; /* of names that match expressions there are many, or none at all */
+    const struct edge *e = json_edge(g, number, t->formula, t->tracks, 0, false);
+    if (e->site != NO_SCHEMA)
+        return true;
+    for (uint32_t i = 0; i < t->n_names && count < t->min; i++) {
+        e = json_edge(g, number, t->formula, t->tracks, i, true);
+        count += e->site != NO_SCHEMA;
+    }
+    return count >= t->min;
+}
+
 static bool object_satisfiable(struct di_grammar *g, uint32_t number)
 {
     const struct typed_site *t = g->typed[number];
+    if (!has_names(g, number))
+        return false;
     for (uint32_t i = 0; i < t->n_names; i++)
         if (t->required[i]) {
             const struct edge *e = json_edge(g, number, t->formula, t->tracks, i, true);
