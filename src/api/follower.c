@@ -482,7 +482,7 @@ static void follow(struct di_follower *f)
         f->status = take_token(f, f->known, f->tokens[f->known]);
     if (f->status != DI_OK)
         return;
-    di_matcher_forget(f->matcher, 0); /* what is decided stays */
+    di_matcher_forget(f->matcher, 1); /* what is decided stays; one step tells that the document has begun */
     f->status = make_mask(f, 0);
     if (f->status == DI_OK)
         follow_guesses(f);
