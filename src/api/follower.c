@@ -8,9 +8,14 @@
 #define MOST_ROWS 8      /* of one question: the token to come and guesses behind it */
 #define MARGIN 3         /* tokens more than the shortest end needs, at which the answer is brought to it */
 #define NEAR 64          /* tokens left beside the distance from which on the way to the end is searched for */
-#define LONGEST_END 4096 /* bytes that an end may have to be found */
+#define LONGEST_END 1024 /* bytes that an end may have to be found */
 #define MOST_AHEAD 24    /* bytes that a search for something nearer to the end may go */
 #define MOST_TRIED 400   /* texts that it may try */
+/* Bytes that may be taken on trial, each some microseconds of a thread that all answers share: by one search, */
+#define MOST_TRIALS 20000
+#define MOST_IN_VAIN 2      /* by so many that found nothing for all that; then the answer is not looked after any more, */
+#define MOST_WATCHED 100000 /* and by all of one answer until its end comes as soon as it is near: */
+#define NEAR_ENOUGH 16      /* with at most so many tokens to spare */
 
 enum phase {
     PHASE_BEFORE, /* the reasoning, or whatever comes before the trigger */
@@ -27,6 +32,16 @@ struct blanks {
 #define MOST_BREAKS 2          /* then something else has to follow, */
 #define MOST_BLANKS 64         /* or behind so many bytes with a line break among them, */
 #define MOST_BLANKS_INSIDE 256 /* or without one: perhaps within a string */
+
+/* Looks at the way to the end. Those of guesses are taken back. */
+struct look {
+    int64_t end_at; /* position at which the answer goes to its end, -1: not yet */
+    int64_t left;   /* tokens left at which the way is looked at again; -1: never */
+    int64_t last_left;
+    size_t last_distance, growth;
+    size_t trials; /* bytes that were taken on trial */
+    int in_vain;   /* searches that used up all they may try */
+};
 
 enum work { WORK_NONE, WORK_WAITS, WORK_RUNS, WORK_DONE };
 
@@ -60,11 +75,8 @@ struct di_follower {
     di_status status;                 /* final once it is an error */
     di_error err;
     /* the end of an answer whose tokens run out */
-    struct di_ids end; /* decided: these ids follow from position end_at on */
-    int64_t end_at;    /* -1: not yet */
-    int64_t look_at;   /* tokens left at which the way to the end is looked at again */
-    int64_t last_left;
-    size_t last_distance, growth;
+    struct di_ids end; /* decided: these ids follow from position look.end_at on */
+    struct look look;
 };
 
 struct di_follower_crew {
@@ -179,13 +191,16 @@ struct behind {
     unsigned char best;
 };
 
-/* All that may follow where the matcher stands. Printable bytes are preferred: white space leads nowhere. */
-static void look_behind(struct di_matcher *m, struct behind *b, uint64_t follows[4])
+/* All that may follow where the matcher stands, or up to the first byte that leads nearer to an end than `from` (0: all): as the distance
+ * shrinks with each step, that is enough. Printable bytes are preferred: white space leads nowhere. A byte that may come
+ * counts as a trial, and those that may not as some together. */
+static void look_behind(struct di_matcher *m, size_t from, struct behind *b, uint64_t follows[4], size_t *trials)
 {
     memset(follows, 0, 4 * sizeof *follows);
     b->nearest = SIZE_MAX;
     b->farthest = 0;
-    for (unsigned i = 0; i < 256; i++) {
+    *trials += 4;
+    for (unsigned i = 0; i < 256 && b->nearest >= from; i++) {
         unsigned byte = (i + 0x21) & 255;
         char c = (char)byte;
         b->distance[byte] = SIZE_MAX;
@@ -193,6 +208,7 @@ static void look_behind(struct di_matcher *m, struct behind *b, uint64_t follows
             continue;
         size_t d = b->distance[byte] = di_matcher_distance(m);
         di_matcher_rollback(m, 1);
+        ++*trials;
         follows[byte / 64] |= (uint64_t)1 << byte % 64;
         b->farthest = d != SIZE_MAX && d > b->farthest ? d : b->farthest;
         if (d < b->nearest) {
@@ -224,16 +240,16 @@ static struct ahead *most_promising(struct ahead *list, size_t n)
 
 /* A text that leads nearer to an end than `from` is appended to `path`: mostly a byte. Where the distance is only an estimate (patterns,
  * numbers, keys) it may take several, and is searched for. */
-static bool search_nearer(struct di_matcher *m, size_t from, struct ahead *list, struct di_buf *path)
+static bool search_nearer(struct di_matcher *m, size_t from, struct ahead *list, struct di_buf *path, size_t *trials)
 {
     struct behind behind;
     size_t n = 1;
     list[0] = (struct ahead){.distance = from};
-    for (struct ahead *a; (a = most_promising(list, n));) {
+    for (struct ahead *a; *trials < MOST_TRIALS && (a = most_promising(list, n));) {
         a->looked_at = true;
         if (a->n && di_matcher_accept_bytes(m, (struct di_str){a->bytes, a->n}, NULL) != DI_OK)
             continue;
-        look_behind(m, &behind, a->follows);
+        look_behind(m, from, &behind, a->follows, trials);
         if (a->n)
             di_matcher_rollback(m, 1);
         if (behind.nearest < from) {
@@ -258,14 +274,14 @@ static bool search_nearer(struct di_matcher *m, size_t from, struct ahead *list,
 }
 
 /* A text that ends the answer, appended to `path`; false: none was found. The matcher stays where it is. */
-static bool search_end(struct di_matcher *m, struct di_buf *path)
+static bool search_end(struct di_matcher *m, struct di_buf *path, size_t *trials)
 {
     struct ahead *list = di_malloc(MOST_TRIED * sizeof *list);
     size_t steps = 0, from;
     bool found = list != NULL;
     while (found && (from = di_matcher_distance(m)) > 0) {
         size_t begin = path->n;
-        found = path->n < LONGEST_END && search_nearer(m, from, list, path) && !path->failed &&
+        found = path->n < LONGEST_END && search_nearer(m, from, list, path, trials) && !path->failed &&
                 di_matcher_accept_bytes(m, (struct di_str){path->p + begin, path->n - begin}, NULL) == DI_OK;
         steps += found;
     }
@@ -296,7 +312,10 @@ static bool path_ids(const struct di_follower *f, struct di_str path, struct di_
 static bool find_end(struct di_follower *f, struct di_ids *ids)
 {
     struct di_buf path = {0};
-    bool found = search_end(f->matcher, &path) && path_ids(f, di_buf_str(&path), ids);
+    size_t trials = 0;
+    bool found = search_end(f->matcher, &path, &trials) && path_ids(f, di_buf_str(&path), ids);
+    f->look.trials += trials;
+    f->look.in_vain += !found && trials >= MOST_TRIALS;
     di_buf_fini(&path);
     return found;
 }
@@ -306,29 +325,30 @@ static size_t possible_growth(struct di_follower *f, size_t distance, int64_t le
 {
     struct behind behind, comma;
     uint64_t follows[4];
-    if (f->last_left > left && f->last_distance && distance > f->last_distance) {
-        size_t tokens = (size_t)(f->last_left - left), each = (distance - f->last_distance + tokens - 1) / tokens;
-        f->growth = each > f->growth ? each : f->growth;
+    if (f->look.last_left > left && f->look.last_distance && distance > f->look.last_distance) {
+        size_t tokens = (size_t)(f->look.last_left - left), each = (distance - f->look.last_distance + tokens - 1) / tokens;
+        f->look.growth = each > f->look.growth ? each : f->look.growth;
     }
-    f->last_left = left;
-    f->last_distance = distance;
-    look_behind(f->matcher, &behind, follows);
+    f->look.last_left = left;
+    f->look.last_distance = distance;
+    look_behind(f->matcher, 0, &behind, follows, &f->look.trials);
     size_t growth = behind.farthest > distance ? behind.farthest - distance : 0;
     if (f->form.json && behind.distance[','] != SIZE_MAX && di_matcher_accept_bytes(f->matcher, DI_STR(","), NULL) == DI_OK) {
-        look_behind(f->matcher, &comma, follows); /* a key has to follow, which the distance behind the comma does not count */
+        look_behind(f->matcher, 0, &comma, follows,
+                    &f->look.trials); /* a key has to follow, which the distance behind the comma does not count */
         di_matcher_rollback(f->matcher, 1);
         growth = comma.nearest != SIZE_MAX && comma.nearest > distance + growth ? comma.nearest - distance : growth;
     }
-    return growth > f->growth ? growth : f->growth;
+    return growth > f->look.growth ? growth : f->look.growth;
 }
 
 /* `left` tokens are left from `position` on, an end id among them. Is it time to go to the end? Then `end` has the way. It is looked at
  * seldom while tokens are many. */
 static bool must_end(struct di_follower *f, int64_t position, int64_t left)
 {
-    if (f->end_at >= 0)
+    if (f->look.end_at >= 0)
         return true;
-    if (!f->form.in_time || f->ignore_end || left > f->look_at)
+    if (!f->form.in_time || f->ignore_end || left > f->look.left)
         return false;
     size_t distance = di_matcher_distance(f->matcher);
     int64_t spare = left; /* without a way to the end */
@@ -338,13 +358,14 @@ static bool must_end(struct di_follower *f, int64_t position, int64_t left)
         if (spare <= 0) {
             margin += (int64_t)possible_growth(f, distance, left) / 2;
             spare = find_end(f, &f->end) ? left - (int64_t)f->end.n - margin : left;
+            spare = spare <= NEAR_ENOUGH && f->look.trials > MOST_WATCHED ? 0 : spare;
         }
         if (spare <= 0) {
-            f->end_at = position;
+            f->look.end_at = position;
             return true;
         }
     }
-    f->look_at = left - (spare > 4 ? spare / 4 : 1);
+    f->look.left = f->look.in_vain >= MOST_IN_VAIN ? -1 : left - (spare > 4 ? spare / 4 : 1);
     return false;
 }
 
@@ -374,7 +395,7 @@ static void mask_only(const struct di_follower *f, uint64_t *mask, int32_t id)
 static void mask_before(struct di_follower *f, int64_t position, uint64_t *mask)
 {
     if (!f->may_end_before && f->n_trigger == 1 && must_end(f, position + 1, f->limit - position - 1)) {
-        f->end_at = position + 1;
+        f->look.end_at = position + 1;
         mask_only(f, mask, f->trigger[0]);
         return;
     }
@@ -386,7 +407,7 @@ static void mask_before(struct di_follower *f, int64_t position, uint64_t *mask)
 /* The ids that were decided; behind them an end, if it may come yet. */
 static bool mask_of_end(const struct di_follower *f, int64_t position, bool may_end, uint64_t *mask)
 {
-    int64_t i = position - f->end_at;
+    int64_t i = position - f->look.end_at;
     if (i < 0 || i > (int64_t)f->end.n || (i == (int64_t)f->end.n && !may_end))
         return false;
     mask_only(f, mask, i < (int64_t)f->end.n ? f->end.v[i] : -1);
@@ -412,8 +433,12 @@ static di_status mask_form(struct di_follower *f, int64_t position, uint64_t *ma
     size_t words = di_mask_words(di_vocabulary_size(v));
     bool may_end = position - f->prompt >= f->min_tokens && di_matcher_is_accepting(f->matcher), any = may_end;
     di_error inner;
-    if (must_end(f, position, f->limit - position) && mask_of_end(f, position, may_end, mask))
-        return DI_OK;
+    if (must_end(f, position, f->limit - position)) {
+        if (mask_of_end(f, position, may_end, mask))
+            return DI_OK;
+        if (position >= f->look.end_at)
+            f->look.end_at = -1, f->look.left = INT64_MAX; /* it came too early for min_tokens: there will be another one */
+    }
     if (di_matcher_mask(f->matcher, f->scratch, &inner) != DI_OK)
         return fail_inside(f, position, &inner);
     for (size_t i = 0; i < f->words; i++) {
@@ -456,7 +481,7 @@ static void follow_guesses(struct di_follower *f)
 {
     enum phase phase = f->phase;
     size_t steps = di_matcher_steps(f->matcher), bound_at = f->bound_at;
-    int64_t end_at = f->end_at, look_at = f->look_at;
+    struct look look = f->look;
     struct blanks blanks = f->blanks;
     for (int i = 1; i < f->n; i++)
         f->masks[i] = NULL;
@@ -470,8 +495,7 @@ static void follow_guesses(struct di_follower *f)
     f->phase = phase;
     f->bound_at = bound_at;
     f->blanks = blanks;
-    f->end_at = end_at;
-    f->look_at = look_at;
+    f->look = look;
     if (di_matcher_steps(f->matcher) > steps)
         di_matcher_rollback(f->matcher, di_matcher_steps(f->matcher) - steps);
 }
@@ -626,8 +650,7 @@ di_status di_follower_create(const struct di_follower_setup *s, struct di_follow
     f->may_end_before = s->may_end_before;
     f->phase = s->n_trigger ? PHASE_BEFORE : PHASE_FORM;
     f->words = ((size_t)di_forms_vocab(s->forms) + 63) / 64;
-    f->end_at = -1;
-    f->look_at = INT64_MAX;
+    f->look = (struct look){.end_at = -1, .left = INT64_MAX};
     f->end_ids = di_malloc((s->n_end_ids + s->n_trigger + 1) * sizeof *f->end_ids); /* the trigger behind them */
     f->scratch = di_malloc(di_mask_words(di_vocabulary_size(v)) * sizeof *f->scratch);
     CHECK(f->end_ids && f->scratch, err, DI_ERR_MEMORY, "", "out of memory for a request");
