@@ -52,6 +52,7 @@ static di_status make_parser(struct di_completion *c, di_error *err)
         .start = chat->start,
         .tools_declared = chat->tools_declared,
         .json_mode = chat->json_mode && chat->protocol == DI_PROTOCOL_CHAT && !c->prepared->form.grammar,
+        .keep_newlines = c->prepared->form.grammar && !c->prepared->form.json,
         .hide_control = chat->sampling.skip_special_tokens != 0,
         .include_stop = chat->sampling.include_stop_str_in_output == 1,
         .offered = may_call,
@@ -89,13 +90,14 @@ static di_status make_follower(struct di_completion *c, di_error *err)
 }
 
 /* The limit of the reasoning: `</think>` comes after so many tokens unless it or a call came before (spec/encoding.md §4.2,
- * thinking_token_budget). */
+ * thinking_token_budget). Without tools the mark of a call is text and ends nothing. */
 static void make_cap(struct di_completion *c)
 {
     const struct di_chat *chat = c->chat;
     int64_t budget = chat->sampling.thinking_token_budget;
+    int32_t end = c->text->controls.id[DI_CTL_THINK_END];
     if (begins_reasoning(chat) && budget != INT64_MIN)
-        c->cap = (struct di_cap){budget, {c->text->controls.id[DI_CTL_THINK_END], c->text->controls.id[DI_CTL_DSML]}};
+        c->cap = (struct di_cap){budget, {end, chat->tools_declared ? c->text->controls.id[DI_CTL_DSML] : end}};
 }
 
 di_status di_completion_init(struct di_completion *c, struct di_prepared *p, int64_t context, bool branch, di_error *err)

@@ -85,7 +85,7 @@ struct di_parser {
     void *arg;
     enum state state;
     bool trim; /* drop newlines: nothing else has come yet in this channel */
-    bool json_mode, spelling, hide_control, include_stop, recover, finished;
+    bool json_mode, keep_newlines, spelling, hide_control, include_stop, recover, finished;
     bool failed; /* memory ran out once; final */
     unsigned notes;
 
@@ -363,7 +363,7 @@ static void act(struct di_parser *p, const struct pattern *t, size_t lf)
         break;
     case THINK_END:
         enter_state(p, p->json_mode ? JSON_BEFORE : CONTENT);
-        p->trim = !p->json_mode;
+        p->trim = !p->json_mode && !p->keep_newlines;
         break;
     case STRAY:
         p->trim = false;
@@ -570,6 +570,7 @@ di_status di_parser_create(const struct di_parser_settings *s, di_parse_emit *em
     p->emit = emit;
     p->arg = arg;
     p->json_mode = s->json_mode;
+    p->keep_newlines = s->keep_newlines;
     p->spelling = s->spelling;
     p->hide_control = s->hide_control;
     p->include_stop = s->include_stop;
@@ -583,7 +584,7 @@ di_status di_parser_create(const struct di_parser_settings *s, di_parse_emit *em
     enum state content = s->json_mode ? JSON_BEFORE : CONTENT;
     const enum state first[] = {REASONING, content, BLOCK, REASONING, content};
     enter_state(p, first[s->start]);
-    p->trim = s->start == DI_STARTS_REASONING || (s->start == DI_STARTS_CONTENT && !s->json_mode);
+    p->trim = s->start == DI_STARTS_REASONING || (s->start == DI_STARTS_CONTENT && !s->json_mode && !s->keep_newlines);
     *out = p;
     p = NULL;
 out:

@@ -39,6 +39,7 @@ struct di_parser_settings {
     di_answer_start start;
     bool tools_declared; /* without tools the markup of calls is text */
     bool json_mode;      /* pass only the JSON of the content (§3.5) */
+    bool keep_newlines;  /* those at the beginning of the content belong to it: they are part of the form that was asked for */
     bool spelling;       /* match tags by their characters */
     bool hide_control; /* control ids that are no markup where they stand vanish, but for those that are half a tag (`｜DSML｜`); otherwise
                           their spelling is text */
