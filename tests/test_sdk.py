@@ -356,16 +356,22 @@ def report_21_the_envelope_is_the_usual_one(c):
 
 
 def report_49_json_schema_while_thinking(c):
-    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object", "properties": {"a": {"type": "integer"}}}}}
+    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}}}
     for thinking in ({}, {"thinking": OFF}):
-        r = c.chat("Give me json.", response_format=form, max_tokens=60, **thinking)
-        yield bool(getattr(r.choices[0].message, "reasoning_content", None)) != bool(thinking), r
+        r = c.chat("Give me json.", response_format=form, max_tokens=60, n=2, temperature=1, **thinking)
+        for choice in r.choices:
+            yield bool(getattr(choice.message, "reasoning_content", None)) != bool(thinking), r
+            yield type(json.loads(choice.message.content)["a"]) is int and choice.finish_reason == "stop", r
 
 
 def report_50_json_mode_keeps_the_thinking_switch(c):
     for thinking in ({}, {"thinking": OFF}):
         r = c.chat("Give me json.", response_format={"type": "json_object"}, max_tokens=60, **thinking)
         yield bool(getattr(r.choices[0].message, "reasoning_content", None)) != bool(thinking), r
+        yield isinstance(json.loads(r.choices[0].message.content), dict), r
+        pieces = c.chat("Give me json.", response_format={"type": "json_object"}, max_tokens=60, temperature=1, stream=True, **thinking)
+        text = "".join(x.choices[0].delta.content or "" for x in pieces if x.choices)
+        yield isinstance(json.loads(text), dict), text
 
 
 # ---- completions
@@ -408,7 +414,8 @@ def test_scoring(c):
     yield more["choices"][0]["text"] == "The sun is" + text and more["usage"]["completion_tokens"] == free["usage"]["completion_tokens"], more
     ids = ask(prompt=[[100, 200, 300], [400, 500]], max_tokens=0, echo=True)
     yield [len(x["logprobs"]["tokens"]) for x in ids["choices"]] == [3, 2] and ids["usage"]["prompt_tokens"] == 5, ids
-    for bad in ({"prompt": [5], "max_tokens": 0}, {"prompt": "word " * 6000, "max_tokens": 0}, {"prompt": "x", "stop": "a"}, {"prompt": "x", "stream": True}):
+    for bad in ({"prompt": [5], "max_tokens": 0}, {"prompt": "word " * 6000, "max_tokens": 0}, {"prompt": "x", "stop": "a"}, {"prompt": "x", "stream": True},
+                {"prompt": "x", "guided_regex": "a"}):
         yield c.server.post("/v1/completions", {"echo": True, "logprobs": 1, **bad}).status == 400, bad
     r = c.server.post("/v1/completions", {"echo": True, "logprobs": 1, "prompt": "x", "max_tokens": 2 ** 63 - 1})
     yield r.status == 400 and f"requested {2 ** 63 - 1} tokens" in r.error(), r

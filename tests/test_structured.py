@@ -155,12 +155,38 @@ def test_what_stands_beside_a_form(prog):
     yield on["text"] == "yes" and len(on["token_ids"]) == 12, on
 
 
+def test_newlines_of_a_form(prog):
+    """A newline at the beginning is part of what was asked for."""
+    for thinking in ({}, {"thinking": {"type": "enabled"}, "thinking_token_budget": 3}):
+        r = answers(prog, [ask(guided_choice=["\nyes"], **thinking)])[0]
+        yield r["text"] == "\nyes" and bool(r["reasoning"]) == bool(thinking), r
+
+
+def test_an_end_before_min_tokens(prog):
+    """An end that comes before min_tokens is not the last one that is looked for."""
+    for r in answers(prog, [ask(temperature=1, seed=k, max_tokens=40, min_tokens=38, guided_regex="([a-z]{3} )+") for k in (1, 2, 3)]):
+        yield r["finish_reason"] == "stop" and re.fullmatch("([a-z]{3} )+", r["text"]) and len(r["token_ids"]) > 38, r
+
+
+def test_unknown_members_are_refused(prog):
+    """A form that is misspelled is none, and nothing would be enforced."""
+    r = answers(prog, [ask(structured_outputs={"regexp": "a"}), ask(structured_outputs={"regex": "a", "whitespace_pattern": None, "end_in_time": True})])
+    yield "structured_outputs.regexp" in r[0]["error"]["message"], r[0]
+    yield r[1].get("text") == "a", r[1]
+
+
+def test_a_mark_of_calls_does_not_end_reasoning(prog):
+    """Without tools it is text: the budget of the reasoning holds beside it. 5080 and 5081: </think> and the mark."""
+    r = answers(prog, [ask(max_tokens=20, logit_bias={"5081": 90}, thinking={"type": "enabled"}, thinking_token_budget=5)])[0]
+    yield r["token_ids"][:6] == [5081] * 5 + [5080], r
+
+
 # ---- what was reported of other engines (docs/reports.md)
 
 def test_white_space_comes_to_an_end(prog):
     """A model that writes nothing but line breaks in JSON mode is made to write JSON."""
     for k in range(4):
-        r = answers(prog, [{"prompt": "The sun", "max_tokens": 300, "temperature": 0, "logit_bias": {"201": 90}, "response_format": {"type": "json_object"}}])[0]
+        r = answers(prog, [{"prompt": "The sun", "max_tokens": 300, "temperature": 1, "seed": k, "logit_bias": {"201": 90}, "response_format": {"type": "json_object"}}])[0]
         yield re.fullmatch(r" ?\{.*", r["text"], re.S), r
 
 

@@ -191,6 +191,8 @@ out:
 
 static di_status read_options(struct di_exchange *x, di_error *err)
 {
+    static const char *const forms[] = {"structured_outputs", "guided_json",     "guided_json_object", "guided_regex", "guided_choice",
+                                        "guided_grammar",     "response_format", "json_schema",        "regex",        "ebnf"};
     struct own *own = x->own;
     di_status status = DI_OK;
     const struct di_json *options = di_field(x->json, "stream_options"), *logprobs = di_field(x->json, "logprobs");
@@ -206,6 +208,9 @@ static di_status read_options(struct di_exchange *x, di_error *err)
     CHECK(!own->score || !x->stream, err, DI_ERR_INVALID, "echo", "together with logprobs cannot be streamed");
     CHECK(!own->score || own->max_tokens == 0 || !di_field(x->json, "stop"), err, DI_ERR_INVALID, "stop",
           "cannot be used together with echo and logprobs: it would act on the prompt");
+    for (size_t i = 0; i < sizeof forms / sizeof *forms && own->score; i++)
+        CHECK(!di_field(x->json, forms[i]), err, DI_ERR_INVALID, forms[i],
+              "cannot be used together with echo and logprobs: the prompt would have to be of that form");
     CHECK(!own->echo || !di_field(x->json, "suffix"), err, DI_ERR_INVALID, "echo", "cannot be used together with suffix");
 out:
     return status;

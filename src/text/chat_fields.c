@@ -238,10 +238,39 @@ out:
     return status;
 }
 
+/* The members of structured_outputs that say how the form is meant, and those that cannot be had: they may be there and false. */
+static const char *const manners[] = {"disable_any_whitespace", "end_in_time", "property_order"}, *const missing[] = {
+                                                                                                      "whitespace_pattern",
+                                                                                                      "disable_additional_properties"};
+
+static bool is_one_of(struct di_str name, const char *const *list, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (di_str_eqc(name, list[i]))
+            return true;
+    return false;
+}
+
+/* A form that is misspelled would be no form: nothing would be enforced, and nobody would know. */
+static di_status refuse_unknown_members(struct di_build *b, const struct di_json *outer)
+{
+    di_status status = DI_OK;
+    for (const struct di_json *m = outer ? outer->child : NULL; m; m = m->next) {
+        bool known =
+            is_one_of(m->key, manners, sizeof manners / sizeof *manners) || is_one_of(m->key, missing, sizeof missing / sizeof *missing);
+        for (size_t i = 0; i < sizeof structured / sizeof *structured; i++)
+            known = known || (structured[i].outer && di_str_eqc(m->key, structured[i].key));
+        if (!known)
+            TRY(di_path_fail(b->err, DI_MEMBER(DI_FIELD(NULL, "structured_outputs"), m->key), "is not known"));
+    }
+out:
+    return status;
+}
+
 /* How the form is meant: white space, the order of properties, what happens when tokens run out. */
 static di_status read_manner(struct di_build *b, const struct di_json *v)
 {
-    static const char *const orders[] = {"any", "declared"}, *const missing[] = {"whitespace_pattern", "disable_additional_properties"};
+    static const char *const orders[] = {"any", "declared"};
     const struct di_path *at = DI_FIELD(NULL, "structured_outputs");
     struct di_constraint *f = &b->chat->format;
     struct di_str order;
@@ -274,6 +303,7 @@ static di_status read_structured(struct di_build *b)
     const struct di_json *outer;
     di_status status = DI_OK;
     TRY(di_build_member(b, b->request, NULL, "structured_outputs", DI_JSON_OBJECT, false, &outer));
+    TRY(refuse_unknown_members(b, outer));
     TRY(read_manner(b, outer));
     for (size_t i = 0; i < sizeof structured / sizeof *structured; i++) {
         const struct di_path *up = structured[i].outer ? DI_FIELD(NULL, "structured_outputs") : NULL;
