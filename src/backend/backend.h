@@ -427,6 +427,7 @@ struct di_backend;
 struct di_ops {
     const char *name;
     size_t act_bytes;
+    bool host_memory; /* addresses of device memory are the host's, too */
     /* Bytes of the packed form (0: the back end reads the checkpoint bytes), and packing into dst (64-byte aligned), which sets w->packed.
      * */
     size_t (*weight_bytes)(const struct di_backend *be, const struct di_weight *w);

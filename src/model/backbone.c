@@ -1,33 +1,19 @@
 /* The backbone (spec/model.md §5.1): embedding, the layers with the DSpark taps between them, and the head. Activations lie in one region
- * that is laid out once for max_rows. */
+ * with the same layout for every step. */
+#include "base/carve.h"
 #include "model/pass.h"
 
 /* ---------------------------------------------------------------- buffers */
 
-/* One line an array: name, values a row, bytes a value. */
-struct array {
-    void *field; /* address of a pointer */
-    size_t values, bytes;
-};
-
-static size_t place_arrays(const struct array *arrays, size_t n, size_t rows, uint8_t DI_DEVICE *base, size_t at)
-{
-    for (size_t i = 0; i < n; i++) {
-        void DI_DEVICE *p = base ? base + at : NULL;
-        memcpy(arrays[i].field, &p, sizeof p);
-        at += (rows * arrays[i].values * arrays[i].bytes + 63) & ~(size_t)63;
-    }
-    return at;
-}
-
-size_t di_pass_lay_out(const struct di_backend *be, int max_rows, bool drafts, uint8_t DI_DEVICE *base, struct di_pass_buffers *b,
-                       void DI_DEVICE **row_block)
+/* The block for the integers of a step, then the buffers: where its address goes, values a row, bytes a value. */
+static void carve_buffers(const struct di_backend *be, int max_rows, bool drafts, struct di_carver *carver, struct di_pass_buffers *b,
+                          void DI_DEVICE **row_block)
 {
     const struct di_config *c = be->params.config;
     size_t m = (size_t)max_rows, act = be->ops->act_bytes, d = (size_t)c->hidden_size, s = (size_t)c->hc_mult, hd = (size_t)c->head_dim;
     size_t half = (size_t)c->qk_rope_head_dim / 2, ngrams = c->n_engram ? (size_t)c->engram_max_ngram_size - 1 : 0;
     size_t taps = drafts ? (size_t)c->n_dspark_targets * d : 0, ekv = (s + 1) * d, rank = (size_t)c->dspark_markov_rank;
-    const struct array arrays[] = {
+    const struct di_piece pieces[] = {
         {&b->x, s * d, act},
         {&b->n, d, act},
         {&b->nq, d, act},
@@ -66,20 +52,29 @@ size_t di_pass_lay_out(const struct di_backend *be, int max_rows, bool drafts, u
         {&b->group[1].sin, half, 4},
         {&b->features, taps, act},
     };
-    const struct array heads[] = {
+    const struct di_piece heads[] = {
         {&b->draft.h, d, act}, {&b->draft.n, d, act}, {&b->draft.e, rank, act}, {&b->draft.logits, (size_t)c->vocab_size, 4},
         {&b->draft.z, 1, 4},   {&b->draft.ids, 1, 4},
     };
-    *row_block = base;
-    size_t at = place_arrays(arrays, sizeof arrays / sizeof *arrays, m, base, di_step_rows_bytes(c, max_rows));
-    return drafts ? place_arrays(heads, sizeof heads / sizeof *heads, DI_DRAFT_ROWS, base, at) : at;
+    *row_block = di_carve(carver, di_step_rows_bytes(c, max_rows), 1);
+    di_carve_rows(carver, m, pieces, sizeof pieces / sizeof *pieces);
+    if (drafts)
+        di_carve_rows(carver, DI_DRAFT_ROWS, heads, sizeof heads / sizeof *heads);
 }
 
 size_t di_forward_bytes(const struct di_backend *be, int max_rows, bool drafts)
 {
     struct di_pass_buffers ignored;
-    void *block;
-    return di_pass_lay_out(be, max_rows, drafts, NULL, &ignored, &block);
+    void DI_DEVICE *block;
+    struct di_carver count = {0};
+    carve_buffers(be, max_rows, drafts, &count, &ignored, &block);
+    return count.used;
+}
+
+void di_pass_carve(struct di_model *m, struct di_pass_buffers *b, void DI_DEVICE **row_block)
+{
+    struct di_carver carver = {.base = (uint8_t *)m->activations, .unmarked = !m->be->ops->host_memory};
+    carve_buffers(m->be, m->params.max_rows, m->params.drafts, &carver, b, row_block);
 }
 
 void di_pass_trace(struct di_pass *x, const char *name, int layer, void DI_DEVICE *data, size_t row_bytes, const int32_t DI_DEVICE *counts)
@@ -215,7 +210,7 @@ di_status di_model_launch(struct di_model *m, const struct di_step *step, di_err
 {
     struct di_pass x = {.m = m, .c = m->c, .be = m->be, .ops = m->be->ops, .step = step, .eps = (float)m->c->rms_norm_eps};
     void DI_DEVICE *row_block;
-    di_pass_lay_out(m->be, m->params.max_rows, m->params.drafts, m->activations, &x.b, &row_block);
+    di_pass_carve(m, &x.b, &row_block);
     if (step->features || !m->params.drafts)
         x.b.features = step->features;
     di_status status = di_step_rows_send(m, step, row_block, &x.rows, err);

@@ -1,3 +1,4 @@
+#include "base/carve.h"
 #include "model/bind.h"
 
 #include "checkpoint/formats.h"
@@ -89,7 +90,8 @@ static const struct binding {
 /* Where a tensor lives, and what it takes there. */
 struct place {
     enum di_home home;
-    uint64_t bytes;
+    size_t size;    /* of a piece of the region */
+    uint64_t bytes; /* that it takes there, or in place */
     bool in_region;
     struct di_weight matrix; /* of a packed one, or one that could be */
 };
@@ -117,8 +119,9 @@ static struct place place_of(const struct di_config *c, const struct di_backend 
     if (p.home == DI_HOME_PRODUCT)
         p.bytes = (uint64_t)(item->n * item->k) * sizeof(float);
     p.in_region = p.home == DI_HOME_PACKED || p.home == DI_HOME_COPIED || p.home == DI_HOME_PRODUCT;
+    p.size = p.bytes;
     if (p.in_region)
-        p.bytes = (p.bytes + 63) & ~(uint64_t)63;
+        p.bytes = di_carve_bytes(p.size);
     else if (p.home != DI_HOME_MAPPED)
         p.bytes = 0;
     return p;
@@ -126,7 +129,7 @@ static struct place place_of(const struct di_config *c, const struct di_backend 
 
 static uint64_t rope_bytes(const struct di_config *c)
 {
-    return ((uint64_t)(c->qk_rope_head_dim / 2) * sizeof(float) + 63) & ~(uint64_t)63;
+    return di_carve_bytes((size_t)(c->qk_rope_head_dim / 2) * sizeof(float));
 }
 
 struct adder {
@@ -230,7 +233,7 @@ void di_bind_plan(const struct di_config *c, const struct di_backend *be, bool d
 
 struct loader {
     struct di_model *m;
-    uint64_t at;          /* in the region */
+    struct di_carver region;
     uint64_t done, total; /* bytes in the file, of what does not stay there */
     void *staging;
     di_error *err;
@@ -328,13 +331,6 @@ static void count_loaded(struct loader *ld, uint64_t bytes)
         m->params.progress(m->params.progress_ctx, ld->done, ld->total);
 }
 
-static void DI_DEVICE *take_place(struct loader *ld, uint64_t bytes)
-{
-    void DI_DEVICE *to = (char DI_DEVICE *)ld->m->weights + ld->at;
-    ld->at += bytes;
-    return to;
-}
-
 static di_status load_item(void *ctx, const struct di_inventory_item *item)
 {
     struct loader *ld = ctx;
@@ -351,7 +347,7 @@ static di_status load_item(void *ctx, const struct di_inventory_item *item)
     struct source s = {.data = stored[0],
                        .scale = stored[1],
                        .field = owner_of(m, item) + bindings[item->id].field,
-                       .to = p.in_region ? take_place(ld, p.bytes) : NULL};
+                       .to = p.in_region ? di_carve(&ld->region, p.size, 1) : NULL};
     di_status status = bind_tensor(ld, item, &p, &s);
     if (status != DI_OK || p.home == DI_HOME_MAPPED)
         return status;
@@ -370,10 +366,11 @@ static di_status load_rope(struct loader *ld)
     } kinds[] = {{di_rope_freq_main, &m->rope_main}, {di_rope_freq_compress, &m->rope_compress}};
     di_status status = DI_OK;
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds && status == DI_OK; i++) {
-        void DI_DEVICE *to = take_place(ld, rope_bytes(m->c));
+        size_t bytes = (size_t)(m->c->qk_rope_head_dim / 2) * sizeof(float);
+        void DI_DEVICE *to = di_carve(&ld->region, bytes, 1);
         kinds[i].make(m->c, ld->staging);
         *kinds[i].field = to;
-        status = send_staged(ld, to, (size_t)(m->c->qk_rope_head_dim / 2) * sizeof(float));
+        status = send_staged(ld, to, bytes);
     }
     return status;
 }
@@ -399,6 +396,7 @@ di_status di_bind_load(struct di_model *m, const struct di_weight_sums *sums, di
 {
     di_status status = DI_OK;
     struct loader ld = {.m = m, .err = err, .staging = di_staging_alloc(m->be, sums->staging_bytes)};
+    ld.region = (struct di_carver){.base = (uint8_t *)m->weights, .size = m->weight_bytes, .unmarked = !m->be->ops->host_memory};
     CHECK(ld.staging, err, DI_ERR_MEMORY, "", "out of memory for a tensor of %llu bytes", (unsigned long long)sums->staging_bytes);
     ld.total = sum_up(sums, ~(HOME(FILE) | HOME(MAPPED)), ~0u).file_bytes;
     TRY(make_layers(m, err));

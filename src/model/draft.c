@@ -1,7 +1,7 @@
 /* The draft (spec/dspark.md §2): context rows from the taps, the stages over a block of each request, the heads. Layers of the same sites as
  * the backbone's; what is its own is the order of things, and two heads. */
 #include "model/draft.h"
-#include "base/assert.h"
+#include "base/carve.h"
 #include "model/pass.h"
 
 di_status di_draft_check(const struct di_checkpoint *ck, di_error *err)
@@ -74,28 +74,19 @@ struct arrays {
     int32_t *by_draft;                  /* tile by tile [block][blocks of the tile]: rows */
 };
 
-/* Lay out the arrays behind `base` for n blocks. */
-static size_t lay_out(const struct di_config *c, int n, uint8_t *base, struct arrays *a)
+static void carve_arrays(const struct di_config *c, int n, struct di_carver *carver, struct arrays *a)
 {
-    size_t rows = (size_t)(n * c->dspark_block_size), at = 0;
-    const struct {
-        void *field; /* address of a pointer */
-        size_t bytes;
-    } arrays[] = {
-        {&a->chunks, (size_t)n * sizeof(struct di_chunk)},
-        {&a->anchors, (size_t)n * 4},
-        {&a->pos, rows * 4},
-        {&a->chunk, rows * 4},
-        {&a->floor, rows * 4},
-        {&a->ids, rows * 4},
-        {&a->by_draft, rows * 4},
+    const size_t width = (size_t)c->dspark_block_size;
+    const struct di_piece pieces[] = {
+        {&a->chunks, 1, sizeof(struct di_chunk)},
+        {&a->anchors, 1, 4},
+        {&a->pos, width, 4},
+        {&a->chunk, width, 4},
+        {&a->floor, width, 4},
+        {&a->ids, width, 4},
+        {&a->by_draft, width, 4},
     };
-    for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) {
-        void *p = base + at;
-        memcpy(arrays[i].field, &p, sizeof p);
-        at += (arrays[i].bytes + 63) & ~(size_t)63;
-    }
-    return at;
+    di_carve_rows(carver, (size_t)n, pieces, sizeof pieces / sizeof *pieces);
 }
 
 static di_status check_blocks(const struct di_model *m, const struct di_draft *d, di_error *err)
@@ -140,11 +131,13 @@ static di_status send_blocks(struct di_model *m, const struct di_draft *d, void 
     di_status status = be->ops->wait(be, m->row_fence, err);
     if (status != DI_OK)
         return status;
-    size_t bytes = lay_out(m->c, d->n, m->row_staging, &here);
-    DI_ASSERT(bytes <= di_step_rows_bytes(m->c, m->params.max_rows));
-    lay_out(m->c, d->n, (uint8_t *)block, there); /* addresses only */
+    struct di_carver staging = {.base = m->row_staging, .size = di_step_rows_bytes(m->c, m->params.max_rows)};
+    struct di_carver device = {.base = (uint8_t *)block, .unmarked = true}; /* addresses only: one copy goes over all of it */
+    carve_arrays(m->c, d->n, &staging, &here);
+    carve_arrays(m->c, d->n, &device, there);
     fill_blocks(m->c, d, &here);
-    be->ops->copy(be, &(struct di_op_copy){1, &(struct di_copy_span){block, m->row_staging, bytes}});
+    di_carve_open(&staging);
+    be->ops->copy(be, &(struct di_op_copy){1, &(struct di_copy_span){block, m->row_staging, staging.used}});
     m->row_fence = be->ops->fence(be);
     return DI_OK;
 }
@@ -247,7 +240,7 @@ di_status di_draft_launch(struct di_model *m, const struct di_draft *d, di_error
     di_status status = check_blocks(m, d, err);
     if (status != DI_OK || d->n == 0)
         return status;
-    di_pass_lay_out(m->be, m->params.max_rows, true, m->activations, &x.b, &row_block);
+    di_pass_carve(m, &x.b, &row_block);
     status = send_blocks(m, d, row_block, &there, err);
     if (status != DI_OK)
         return status;

@@ -61,9 +61,8 @@ struct di_pass_buffers {
 /* Rows of blocks whose heads are computed together. */
 #define DI_DRAFT_ROWS 32
 
-/* Lay out the buffers behind `base` (NULL: only count); the integers of a step come first, at *row_block. */
-size_t di_pass_lay_out(const struct di_backend *be, int max_rows, bool drafts, uint8_t DI_DEVICE *base, struct di_pass_buffers *b,
-                       void DI_DEVICE **row_block);
+/* The buffers in the model's activations; the integers of a step come first, at *row_block. */
+void di_pass_carve(struct di_model *m, struct di_pass_buffers *b, void DI_DEVICE **row_block);
 
 struct di_pass {
     struct di_model *m;

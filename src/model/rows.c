@@ -1,6 +1,7 @@
 /* The integers of a step: which rows there are, what they read and close, where their logits go. All of them are written before the launch
  * into one staging block, which goes up in one copy. What depends on places alone comes first; ids, kinds and engram rows, which follow
  * from tokens, are the end of the block. */
+#include "base/carve.h"
 #include "model/pass.h"
 
 struct arrays {
@@ -14,15 +15,12 @@ struct arrays {
     int64_t *engram_rows;
 };
 
-/* Lay out the arrays behind `base` (NULL: only count) for m rows, with or without tails. */
-static size_t lay_out(const struct di_config *c, int m, bool tails, uint8_t *base, struct arrays *a)
+/* The arrays for m rows, with or without tails. */
+static void carve_arrays(const struct di_config *c, int m, bool tails, struct di_carver *carver, struct arrays *a)
 {
-    size_t columns = c->n_engram ? (size_t)(c->engram_max_ngram_size - 1) * (size_t)c->engram_n_heads : 0, at = 0;
+    size_t columns = c->n_engram ? (size_t)(c->engram_max_ngram_size - 1) * (size_t)c->engram_n_heads : 0;
     size_t behind = tails; /* values a row of the second set */
-    const struct {
-        void *field;          /* address of a pointer */
-        size_t values, bytes; /* a row */
-    } arrays[] = {
+    const struct di_piece pieces[] = {
         {&a->all.chunks, 1, sizeof(struct di_chunk)},
         {&a->all.pos, 1, 4},
         {&a->all.chunk, 1, 4},
@@ -44,18 +42,15 @@ static size_t lay_out(const struct di_config *c, int m, bool tails, uint8_t *bas
         {&a->tails.kind, behind, 1},
         {&a->engram_rows, (size_t)c->n_engram * columns, 8},
     };
-    for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) {
-        void *p = base ? base + at : NULL;
-        memcpy(arrays[i].field, &p, sizeof p);
-        at += ((size_t)m * arrays[i].values * arrays[i].bytes + 63) & ~(size_t)63;
-    }
-    return at;
+    di_carve_rows(carver, (size_t)m, pieces, sizeof pieces / sizeof *pieces);
 }
 
 size_t di_step_rows_bytes(const struct di_config *c, int m)
 {
     struct arrays ignored;
-    return lay_out(c, m, true, NULL, &ignored);
+    struct di_carver count = {0};
+    carve_arrays(c, m, true, &count, &ignored);
+    return count.used;
 }
 
 /* ---------------------------------------------------------------- what is refused */
@@ -260,6 +255,8 @@ di_status di_step_rows_send(struct di_model *m, const struct di_step *s, void DI
     di_status status = DI_OK;
     struct di_backend *be = m->be;
     struct arrays here, there;
+    struct di_carver staging = {.base = m->row_staging, .size = di_step_rows_bytes(m->c, m->params.max_rows)};
+    struct di_carver device = {.base = (uint8_t *)block, .unmarked = true}; /* addresses only: one copy goes over all of it */
     int n_rows;
     *out = (struct di_step_rows){.tail_layer = -1};
     TRY(check_chunks(m, s, &n_rows, err));
@@ -267,17 +264,19 @@ di_status di_step_rows_send(struct di_model *m, const struct di_step *s, void DI
     TRY(be->ops->wait(be, m->row_fence, err));
     bool tails = out->tail_layer >= 0;
     out->all.rows = (struct di_rows){.m = n_rows, .n_chunks = s->n_chunks};
-    size_t bytes = lay_out(m->c, n_rows, tails, m->row_staging, &here);
-    lay_out(m->c, n_rows, tails, (uint8_t *)block, &there); /* addresses only */
+    carve_arrays(m->c, n_rows, tails, &staging, &here);
+    carve_arrays(m->c, n_rows, tails, &device, &there);
     fill_places(s, &here, out);
     if (tails) {
         TRY(check_tails(s, &here, err));
         fill_tails(s, &here, out);
     }
     fill_from_tokens(m, s, &here, n_rows, out->tails.rows.m);
-    be->ops->copy(be, &(struct di_op_copy){1, &(struct di_copy_span){block, m->row_staging, bytes}});
+    di_carve_open(&staging);
+    be->ops->copy(be, &(struct di_op_copy){1, &(struct di_copy_span){block, m->row_staging, staging.used}});
     m->row_fence = be->ops->fence(be);
     place_rows(&there, s->replay != NULL, out);
 out:
+    di_carve_open(&staging);
     return status;
 }

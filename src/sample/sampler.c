@@ -54,23 +54,13 @@ double di_noise_gumbel(const struct di_noise *n, uint32_t id)
 
 /* ---- loading a row ---- */
 
-static size_t padded(size_t bytes)
+struct di_law *di_law_carve(struct di_carver *c, size_t vocab)
 {
-    return (bytes + 63) & ~(size_t)63;
-}
-
-size_t di_law_bytes(size_t vocab)
-{
-    return padded(sizeof(struct di_law)) + padded(vocab * sizeof(float)) + padded(vocab * sizeof(uint64_t));
-}
-
-struct di_law *di_law_place(void *memory, size_t vocab)
-{
-    struct di_law *law = memory;
-    uint8_t *at = (uint8_t *)memory + padded(sizeof *law);
-    law->vocab = vocab;
-    law->x = (float *)at;
-    law->weight = (uint64_t *)(at + padded(vocab * sizeof(float)));
+    struct di_law *law = di_carve(c, 1, sizeof *law);
+    float *x = di_carve(c, vocab, sizeof *x);
+    uint64_t *weight = di_carve(c, vocab, sizeof *weight);
+    if (law)
+        *law = (struct di_law){.vocab = vocab, .x = x, .weight = weight};
     return law;
 }
 
@@ -79,10 +69,12 @@ di_status di_law_create(size_t vocab, struct di_law **out, di_error *err)
     *out = NULL;
     if (vocab == 0 || vocab > (size_t)1 << 24)
         return di_fail(err, DI_ERR_LIMIT, "", "a vocabulary of %zu ids can't be sampled from", vocab);
-    void *memory = di_malloc_aligned(di_law_bytes(vocab));
-    if (!memory)
+    struct di_carver c = {0};
+    di_law_carve(&c, vocab);
+    c = (struct di_carver){.base = di_malloc_aligned(c.used)};
+    if (!c.base)
         return di_fail(err, DI_ERR_MEMORY, "", "out of memory for sampling from %zu ids", vocab);
-    *out = di_law_place(memory, vocab);
+    *out = di_law_carve(&c, vocab);
     return DI_OK;
 }
 

@@ -15,6 +15,7 @@
 #ifndef DI_SAMPLE_SAMPLER_H
 #define DI_SAMPLE_SAMPLER_H
 
+#include "base/carve.h"
 #include "base/mem.h"
 
 /* ---- parameters ---- */
@@ -101,9 +102,8 @@ struct di_row {
 
 /* Work space for `vocab` tokens, and the law in it. */
 struct di_law;
-size_t di_law_bytes(size_t vocab);
-/* In memory of di_law_bytes(vocab) bytes, 64-byte aligned, that outlives its use. Nothing is to be given back. */
-struct di_law *di_law_place(void *memory, size_t vocab);
+/* In memory that outlives its use. Nothing is to be given back. */
+struct di_law *di_law_carve(struct di_carver *c, size_t vocab);
 /* In memory of its own; DI_ERR_LIMIT above 2^24 tokens. */
 di_status di_law_create(size_t vocab, struct di_law **out, di_error *err);
 void di_law_destroy(struct di_law *law); /* of di_law_create; NULL is allowed */

@@ -29,16 +29,31 @@ static di_status choose_isa(const struct di_backend_params *p, enum di_cpu_isa *
     return DI_OK;
 }
 
+int di_cpu_longest_k(const struct di_config *c)
+{
+    const int k[] = {c->hidden_size,
+                     c->q_lora_rank,
+                     c->moe_intermediate_size,
+                     c->head_dim,
+                     c->num_attention_heads / c->o_groups * c->head_dim,
+                     c->o_groups * c->o_lora_rank,
+                     (c->engram_max_ngram_size - 1) * c->engram_n_heads * c->engram_head_dim,
+                     c->n_dspark_targets * c->hidden_size,
+                     c->dspark_markov_rank};
+    int top = 0;
+    for (size_t i = 0; i < sizeof k / sizeof *k; i++)
+        top = k[i] > top ? k[i] : top;
+    return top;
+}
+
 static struct di_cpu_scratch scratch_of(const struct di_backend_params *p, enum di_cpu_isa isa, int threads)
 {
-    struct di_cpu_scratch s = di_cpu_ref_scratch(p);
+    struct di_cpu_scratch s = {0, 0};
+    di_cpu_ref_scratch(p, &s);
     if (isa != DI_ISA_REF) {
-        struct di_cpu_scratch l = di_cpu_linear_scratch(p, isa, threads), v = di_cpu_vector_scratch(p, isa, threads);
-        s.shared = max2(s.shared, max2(l.shared, v.shared));
-        s.per_thread = max2(s.per_thread, max2(l.per_thread, v.per_thread));
+        di_cpu_linear_scratch(p, isa, &s);
+        di_cpu_vector_scratch(p, threads, &s);
     }
-    s.shared = (s.shared + 63) & ~(size_t)63;
-    s.per_thread = (s.per_thread + 63) & ~(size_t)63;
     return s;
 }
 

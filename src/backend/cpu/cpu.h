@@ -4,6 +4,7 @@
 
 #define DI_ON_DEVICE /* the only place where the CPU back end takes the mark off */
 #include "backend/backend.h"
+#include "base/carve.h"
 #include "base/threads.h"
 
 enum di_cpu_isa { DI_ISA_REF, DI_ISA_AVX2, DI_ISA_AVX512, DI_ISA_AVX512BF16, DI_ISA_AMX, DI_ISA_COUNT };
@@ -14,7 +15,7 @@ struct di_cpu {
     enum di_cpu_isa isa;
     struct di_pool *pool;
     int threads;
-    /* Scratch, 64-byte aligned, untouched between ops. Sized by di_cpu_linear_scratch and di_cpu_vector_scratch (maximum of both). */
+    /* Scratch of one op at a time, carved by each anew (di_cpu_shared, di_cpu_per_thread). As large as any of them needs it. */
     uint8_t *shared;
     uint8_t *per_thread;
     size_t shared_bytes, per_thread_bytes; /* per_thread_bytes: of one thread, a multiple of 64 */
@@ -33,9 +34,18 @@ static inline int di_slot_of_row(const struct di_rows *rows, int64_t row)
 struct di_cpu_scratch {
     size_t shared, per_thread; /* bytes */
 };
-static inline size_t max2(size_t a, size_t b)
+/* Let *bytes suffice for what was counted. */
+static inline void di_cpu_need(size_t *bytes, const struct di_carver *c)
 {
-    return a > b ? a : b;
+    *bytes = c->used > *bytes ? c->used : *bytes;
+}
+static inline struct di_carver di_cpu_shared(struct di_cpu *cpu)
+{
+    return (struct di_carver){.base = cpu->shared, .size = cpu->shared_bytes};
+}
+static inline struct di_carver di_cpu_per_thread(struct di_cpu *cpu, int thread)
+{
+    return (struct di_carver){.base = cpu->per_thread + (size_t)thread * cpu->per_thread_bytes, .size = cpu->per_thread_bytes};
 }
 
 /* Most keys of a row of attention beside those of its window: selected ones, or the others of its block. */
@@ -53,15 +63,18 @@ di_status di_cpu_wait(struct di_backend *be, uint64_t fence, di_error *err);
 
 /* The reference: every op, single-threaded, plain C, all numerics. */
 extern const struct di_ops di_cpu_ref_ops;
-struct di_cpu_scratch di_cpu_ref_scratch(const struct di_backend_params *p);
+/* Longest k of any matrix of the model. */
+int di_cpu_longest_k(const struct di_config *c);
+/* Let *s, too, suffice for these ops. */
+void di_cpu_ref_scratch(const struct di_backend_params *p, struct di_cpu_scratch *s);
 
 /* Matrix ops (linear, router, moe, weight packing) of an instruction set: cpu/linear*.c. */
 void di_cpu_linear_ops(struct di_ops *ops, enum di_cpu_isa isa);
-struct di_cpu_scratch di_cpu_linear_scratch(const struct di_backend_params *p, enum di_cpu_isa isa, int threads);
+void di_cpu_linear_scratch(const struct di_backend_params *p, enum di_cpu_isa isa, struct di_cpu_scratch *s);
 
 /* All other ops of an instruction set: cpu/vector*.c. */
 void di_cpu_vector_ops(struct di_ops *ops, enum di_cpu_isa isa);
-struct di_cpu_scratch di_cpu_vector_scratch(const struct di_backend_params *p, enum di_cpu_isa isa, int threads);
+void di_cpu_vector_scratch(const struct di_backend_params *p, int threads, struct di_cpu_scratch *s);
 
 /* Can this processor run the set? Asks cpuid and xgetbv; for a set that cpuid hides (some hypervisors mask AVX512-BF16) a trial in a child
  * process decides. */

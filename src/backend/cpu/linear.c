@@ -20,44 +20,36 @@ const struct di_kernel *di_kernel_of(enum di_cpu_isa isa)
 
 /* ---------------------------------------------------------------- scratch and threads */
 
-static size_t round64(size_t n)
+static struct di_linear_scratch carve_linear(struct di_carver *c, const struct di_kernel *kern, size_t k)
 {
-    return (n + 63) & ~(size_t)63;
+    struct di_linear_scratch s;
+    for (int i = 0; i < 2; i++)
+        s.c[i] = di_carve(c, DI_TILE_ROWS * DI_UNIT, sizeof *s.c[i]);
+    s.panel = di_carve(c, DI_PANEL_BYTES, 1);
+    s.x = di_carve(c, (size_t)kern->tile_rows * k, kern->row_bytes);
+    return s;
 }
 
-/* Longest k of any matrix of the model. */
-static size_t longest_k(const struct di_config *c)
+static float *carve_logits(struct di_carver *c, int m, int experts)
 {
-    size_t k[] = {(size_t)c->hidden_size,
-                  (size_t)c->q_lora_rank,
-                  (size_t)c->moe_intermediate_size,
-                  (size_t)c->head_dim,
-                  (size_t)(c->num_attention_heads / c->o_groups) * (size_t)c->head_dim,
-                  (size_t)c->o_groups * (size_t)c->o_lora_rank,
-                  (size_t)(c->engram_max_ngram_size - 1) * (size_t)c->engram_n_heads * (size_t)c->engram_head_dim,
-                  (size_t)c->n_dspark_targets * (size_t)c->hidden_size,
-                  (size_t)c->dspark_markov_rank};
-    size_t top = 0;
-    for (size_t i = 0; i < sizeof k / sizeof *k; i++)
-        top = k[i] > top ? k[i] : top;
-    return top;
+    return di_carve(c, (size_t)m * (size_t)experts, sizeof(float));
 }
 
-struct di_cpu_scratch di_cpu_linear_scratch(const struct di_backend_params *p, enum di_cpu_isa isa, int threads)
+void di_cpu_linear_scratch(const struct di_backend_params *p, enum di_cpu_isa isa, struct di_cpu_scratch *s)
 {
-    const struct di_kernel *kern = di_kernel_of(isa);
-    (void)threads;
-    size_t c = 2 * DI_TILE_ROWS * DI_UNIT * sizeof(float), x = (size_t)kern->tile_rows * kern->row_bytes * longest_k(p->config);
-    size_t logits = (size_t)p->max_rows * (size_t)p->config->n_routed_experts * sizeof(float);
-    size_t moe = di_linear_moe_scratch(p);
-    return (struct di_cpu_scratch){.shared = logits > moe ? logits : moe, .per_thread = c + DI_PANEL_BYTES + round64(x)};
+    struct di_carver tiles = {0}, logits = {0}, moe = {0};
+    carve_linear(&tiles, di_kernel_of(isa), (size_t)di_cpu_longest_k(p->config));
+    carve_logits(&logits, p->max_rows, p->config->n_routed_experts);
+    di_linear_moe_count(p, &moe);
+    di_cpu_need(&s->per_thread, &tiles);
+    di_cpu_need(&s->shared, &logits);
+    di_cpu_need(&s->shared, &moe);
 }
 
-struct di_linear_scratch di_linear_scratch_of(const struct di_cpu *cpu, int thread)
+struct di_linear_scratch di_linear_scratch_of(struct di_cpu *cpu, int thread, int k)
 {
-    uint8_t *p = cpu->per_thread + (size_t)thread * cpu->per_thread_bytes;
-    size_t c = DI_TILE_ROWS * DI_UNIT * sizeof(float);
-    return (struct di_linear_scratch){{(float *)p, (float *)(p + c)}, p + 2 * c, p + 2 * c + DI_PANEL_BYTES};
+    struct di_carver c = di_cpu_per_thread(cpu, thread);
+    return carve_linear(&c, di_kernel_of(cpu->isa), (size_t)k);
 }
 
 #define WORTH_WAKING 1000000 /* multiply-adds that one core does while another wakes and returns: some 10 us */
@@ -137,7 +129,7 @@ static void linear_block(const struct linear_job *j, const struct di_linear_scra
 static void linear_part(void *ctx, int thread, int n_threads)
 {
     const struct linear_job *j = ctx;
-    struct di_linear_scratch s = di_linear_scratch_of(j->cpu, thread);
+    struct di_linear_scratch s = di_linear_scratch_of(j->cpu, thread, j->d->w->k);
     int groups = j->d->w->groups;
     if (j->kern->enter)
         j->kern->enter();
@@ -233,7 +225,8 @@ static void router_part(void *ctx, int thread, int n_threads)
 static void router_op(struct di_backend *be, const struct di_op_router *d)
 {
     struct di_cpu *cpu = di_cpu_of(be);
-    struct router_job j = {d, (float *)cpu->shared};
+    struct di_carver c = di_cpu_shared(cpu);
+    struct router_job j = {d, carve_logits(&c, d->m, d->experts)};
     linear_op(be, &(struct di_op_linear){.m = d->m, .w = d->w, .x = d->x, .y = j.logits, .out_f32 = true});
     di_linear_run(cpu, (int64_t)d->m * d->experts * ROUTER_SCORE_COST, router_part, &j);
 }

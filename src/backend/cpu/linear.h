@@ -103,12 +103,12 @@ struct di_linear_scratch {
     uint8_t *panel; /* [DI_PANEL_BYTES] */
     void *x;        /* packed activations */
 };
-struct di_linear_scratch di_linear_scratch_of(const struct di_cpu *cpu, int thread);
+struct di_linear_scratch di_linear_scratch_of(struct di_cpu *cpu, int thread, int k); /* for activations of up to k columns */
 
 /* Run fn on all threads if `work` (multiply-adds, or bytes * 8) is worth waking them, else here as thread 0 of 1. */
 void di_linear_run(struct di_cpu *cpu, int64_t work, di_pool_fn fn, void *ctx);
 
 void di_linear_moe(struct di_backend *be, const struct di_op_moe *d);
-size_t di_linear_moe_scratch(const struct di_backend_params *p);
+void di_linear_moe_count(const struct di_backend_params *p, struct di_carver *c); /* what it carves from di_cpu.shared at most */
 
 #endif

@@ -33,23 +33,25 @@ static int64_t max_parts(int64_t experts, int64_t choices)
     return (experts < choices ? experts : choices) + choices / DI_LEAST_TILE_ROWS + 1;
 }
 
-size_t di_linear_moe_scratch(const struct di_backend_params *p)
+/* Returns where the sorted choices of each expert begin, [experts + 1]. */
+static int32_t *carve_moe(struct di_carver *c, struct moe_job *j, int experts, int choices, int f)
 {
-    const struct di_config *c = p->config;
-    size_t m = (size_t)(p->max_rows < MOE_ROWS ? p->max_rows : MOE_ROWS), k = (size_t)c->num_experts_per_tok,
-           e = (size_t)c->n_routed_experts;
-    k = k < (size_t)c->dspark_num_experts_per_tok ? (size_t)c->dspark_num_experts_per_tok : k;
-    e = e < (size_t)c->dspark_n_routed_experts ? (size_t)c->dspark_n_routed_experts : e;
-    size_t choices = m * (k + 1), parts = (size_t)max_parts((int64_t)e + 1, (int64_t)choices);
-    return choices * (size_t)c->moe_intermediate_size * sizeof(float) + parts * (sizeof(struct part) + sizeof(int64_t)) +
-           choices * sizeof(int32_t) + (e + 2) * sizeof(int32_t) + 8 * 64;
+    size_t parts = (size_t)max_parts(experts + 1, choices);
+    int32_t *start = di_carve(c, (size_t)experts + 1, sizeof *start);
+    j->choice = di_carve(c, (size_t)choices, sizeof *j->choice);
+    j->part = di_carve(c, parts, sizeof *j->part);
+    j->up = di_carve(c, parts + 1, sizeof *j->up);
+    j->h = di_carve(c, (size_t)choices * (size_t)f, sizeof *j->h);
+    return start;
 }
 
-static void *carve(uint8_t **p, size_t bytes)
+void di_linear_moe_count(const struct di_backend_params *p, struct di_carver *carver)
 {
-    void *at = *p;
-    *p += (bytes + 63) & ~(size_t)63;
-    return at;
+    const struct di_config *c = p->config;
+    int m = p->max_rows < MOE_ROWS ? p->max_rows : MOE_ROWS, k = c->num_experts_per_tok, experts = c->n_routed_experts;
+    k = k < c->dspark_num_experts_per_tok ? c->dspark_num_experts_per_tok : k;
+    experts = experts < c->dspark_n_routed_experts ? c->dspark_n_routed_experts : experts;
+    carve_moe(carver, &(struct moe_job){0}, experts, m * (k + 1), c->moe_intermediate_size);
 }
 
 /* Stable counting sort of the choices by expert; cuts every expert's run into parts. */
@@ -57,15 +59,10 @@ static void group_choices(struct moe_job *j)
 {
     const struct di_op_moe *d = j->d;
     int n = d->m * d->k, experts = 0;
-    uint8_t *scratch = j->cpu->shared;
+    struct di_carver shared = di_cpu_shared(j->cpu);
     for (int i = 0; i < n; i++)
         experts = d->ids[i] >= experts ? d->ids[i] + 1 : experts;
-    size_t choices = (size_t)choices_of(d, d->m), parts = (size_t)max_parts(experts + 1, (int64_t)choices);
-    int32_t *start = carve(&scratch, ((size_t)experts + 1) * sizeof *start);
-    j->choice = carve(&scratch, choices * sizeof *j->choice);
-    j->part = carve(&scratch, parts * sizeof *j->part);
-    j->up = carve(&scratch, (parts + 1) * sizeof *j->up);
-    j->h = carve(&scratch, choices * (size_t)d->f * sizeof *j->h);
+    int32_t *start = carve_moe(&shared, j, experts, choices_of(d, d->m), d->f);
     memset(start, 0, ((size_t)experts + 1) * sizeof *start);
     for (int i = 0; i < n; i++)
         if (d->ids[i] >= 0)
@@ -162,7 +159,7 @@ static void down_units(const struct moe_job *j, const struct di_linear_scratch *
 /* Stage 1: the list of (part, unit of f), cut by cost. */
 static void up_part(const struct moe_job *j, int thread, int n_threads)
 {
-    struct di_linear_scratch s = di_linear_scratch_of(j->cpu, thread);
+    struct di_linear_scratch s = di_linear_scratch_of(j->cpu, thread, j->d->d);
     int units = j->d->f / DI_UNIT;
     for (int i = 0; i < j->parts; i++) {
         /* The share of this thread in cost, as units of this part. Cuts of neighbours are the same number, so nothing is lost or doubled.
@@ -182,7 +179,7 @@ static void up_part(const struct moe_job *j, int thread, int n_threads)
 static void down_part(const struct moe_job *j, int thread, int n_threads)
 {
     const struct di_op_moe *d = j->d;
-    struct di_linear_scratch s = di_linear_scratch_of(j->cpu, thread);
+    struct di_linear_scratch s = di_linear_scratch_of(j->cpu, thread, d->f);
     di_range r = di_split(d->d, DI_UNIT, thread, n_threads);
     if (r.begin >= r.end)
         return;

@@ -45,11 +45,14 @@ static void cpu_init(struct di_cpu *cpu, enum di_cpu_isa isa, int threads)
     assert_true(di_numerics_by_name("bf16", &cpu->be.params.numerics));
     if (isa != DI_ISA_REF)
         di_cpu_linear_ops(&cpu->ops, isa);
-    struct di_cpu_scratch s =
-        isa == DI_ISA_REF ? di_cpu_ref_scratch(&cpu->be.params) : di_cpu_linear_scratch(&cpu->be.params, isa, threads);
+    struct di_cpu_scratch s = {0, 0};
+    if (isa == DI_ISA_REF)
+        di_cpu_ref_scratch(&cpu->be.params, &s);
+    else
+        di_cpu_linear_scratch(&cpu->be.params, isa, &s);
     cpu->shared_bytes = s.shared;
-    cpu->per_thread_bytes = (s.per_thread + 63) & ~(size_t)63;
-    cpu->shared = di_malloc_aligned(s.shared + 64);
+    cpu->per_thread_bytes = s.per_thread;
+    cpu->shared = di_malloc_aligned(s.shared);
     cpu->per_thread = di_malloc_aligned(cpu->per_thread_bytes * (size_t)threads);
     assert_non_null(cpu->shared);
     assert_non_null(cpu->per_thread);

@@ -30,7 +30,7 @@ void ref_rmsnorm_row(const struct di_backend *be, const float *x, int n, float e
 void ref_rope_row(const struct di_backend *be, float *x, int d, int half, const float *cos, const float *sin, bool inverse);
 /* Row n of a weight as fp32 [k]. */
 void ref_weight_row(const struct di_weight *w, int n, float *out);
-/* y[i*ldy + n] = x[i*ldx + ..] . w[n], fp32, for m rows; uses the first ref_matmul_floats(k) of the instance's scratch. */
+/* y[i*ldy + n] = x[i*ldx + ..] . w[n], fp32, for m rows; uses the first pieces of the instance's shared scratch (ref_matmul_carve). */
 struct ref_matmul {
     int m;
     const struct di_weight *w;
@@ -41,9 +41,72 @@ struct ref_matmul {
 };
 void ref_matmul(struct di_backend *be, const struct ref_matmul *a);
 #define REF_COLUMNS 64 /* rows of x that are multiplied together: independent sums, which the compiler can vectorise */
-static inline size_t ref_matmul_floats(size_t k)
+
+/* Scratch. Where an op multiplies matrices meanwhile, their pieces come first. */
+struct ref_matmul_work {
+    float *row; /* [k] of w */
+    float *xt;  /* [k][REF_COLUMNS] x transposed */
+};
+static inline struct ref_matmul_work ref_matmul_carve(struct di_carver *c, int k)
 {
-    return k * (1 + REF_COLUMNS); /* a row of w, and x transposed */
+    struct ref_matmul_work w = {.row = di_carve(c, (size_t)k, sizeof *w.row)};
+    w.xt = di_carve(c, (size_t)k * REF_COLUMNS, sizeof *w.xt);
+    return w;
+}
+static inline float *ref_router_carve(struct di_carver *c, int m, int d, int experts)
+{
+    ref_matmul_carve(c, d);
+    return di_carve(c, (size_t)m * (size_t)experts, sizeof(float));
+}
+struct ref_moe_work {
+    float *xs, *ys, *g, *u; /* rows of one expert: input and output [m][d], gate and up [m][f] */
+    float *weight;          /* [m] */
+    int32_t *row;           /* [m] */
+};
+static inline struct ref_moe_work ref_moe_carve(struct di_carver *c, int m, int d, int f)
+{
+    const size_t rows = (size_t)m;
+    struct ref_moe_work w;
+    ref_matmul_carve(c, d > f ? d : f);
+    w.xs = di_carve(c, rows * (size_t)d, sizeof *w.xs);
+    w.ys = di_carve(c, rows * (size_t)d, sizeof *w.ys);
+    w.g = di_carve(c, rows * (size_t)f, sizeof *w.g);
+    w.u = di_carve(c, rows * (size_t)f, sizeof *w.u);
+    w.weight = di_carve(c, rows, sizeof *w.weight);
+    w.row = di_carve(c, rows, sizeof *w.row);
+    return w;
+}
+struct ref_ranked {
+    float score;
+    int32_t index;
+};
+struct ref_index_work {
+    float *score, *block;      /* [groups] scores, maxima of blocks */
+    float *key;                /* [d] */
+    struct ref_ranked *ranked; /* [groups] */
+};
+static inline struct ref_index_work ref_index_carve(struct di_carver *c, int64_t groups, int d)
+{
+    struct ref_index_work w = {.score = di_carve(c, (size_t)groups, sizeof *w.score)};
+    w.block = di_carve(c, (size_t)groups, sizeof *w.block);
+    w.key = di_carve(c, (size_t)d, sizeof *w.key);
+    w.ranked = di_carve(c, (size_t)groups, sizeof *w.ranked);
+    return w;
+}
+struct ref_attention_work {
+    float *keys; /* [most][d] */
+    float *p;    /* [most] */
+};
+static inline struct ref_attention_work ref_attention_carve(struct di_carver *c, int most, int d)
+{
+    struct ref_attention_work w = {.keys = di_carve(c, (size_t)most * (size_t)d, sizeof *w.keys)};
+    w.p = di_carve(c, (size_t)most, sizeof *w.p);
+    return w;
+}
+/* One row of a cache before it is packed. */
+static inline float *ref_row_carve(struct di_carver *c, int d)
+{
+    return di_carve(c, (size_t)d, sizeof(float));
 }
 
 void ref_embed(struct di_backend *be, const struct di_op_embed *d);

@@ -34,14 +34,9 @@ void ref_index_query(struct di_backend *be, const struct di_op_index_query *d)
         }
 }
 
-struct ranked {
-    float score;
-    int32_t index;
-};
-
 static int by_score(const void *a, const void *b)
 {
-    const struct ranked *x = a, *y = b;
+    const struct ref_ranked *x = a, *y = b;
     if (x->score != y->score)
         return x->score > y->score ? -1 : 1;
     return x->index < y->index ? -1 : 1; /* equal scores: the lower index first (spec §5.7.7) */
@@ -54,12 +49,12 @@ static int by_index(const void *a, const void *b)
 }
 
 /* The k best of score[0..n), masked ones never, in ascending order of index. Returns how many. */
-static int32_t top_k(const float *score, int32_t n, int32_t k, struct ranked *work, int32_t *out)
+static int32_t top_k(const float *score, int32_t n, int32_t k, struct ref_ranked *work, int32_t *out)
 {
     int32_t count = 0;
     for (int32_t j = 0; j < n; j++)
         if (score[j] != MASKED)
-            work[count++] = (struct ranked){score[j], j};
+            work[count++] = (struct ref_ranked){score[j], j};
     qsort(work, (size_t)count, sizeof *work, by_score);
     if (count > k)
         count = k;
@@ -84,7 +79,7 @@ static void score_groups(struct di_backend *be, const struct di_op_index_select 
 }
 
 /* Candidate blocks of a row (spec §5.7.5): best block maxima, the newest block always. */
-static void produce_candidates(const struct di_op_index_select *d, int row, int32_t n, const float *score, struct ranked *work,
+static void produce_candidates(const struct di_op_index_select *d, int row, int32_t n, const float *score, struct ref_ranked *work,
                                float *block)
 {
     int32_t size = d->cand_block_size, blocks = (n + size - 1) / size;
@@ -112,19 +107,18 @@ static void mask_others(const struct di_op_index_select *d, int row, int32_t n, 
 
 void ref_index_select(struct di_backend *be, const struct di_op_index_select *d)
 {
-    int64_t groups = be->params.max_context; /* scratch: scores, block maxima, work, key */
-    float *score = (float *)di_cpu_of(be)->shared, *block = score + groups, *key = block + groups;
-    struct ranked *work = (struct ranked *)(key + d->d);
+    struct di_carver shared = di_cpu_shared(di_cpu_of(be));
+    struct ref_index_work w = ref_index_carve(&shared, be->params.max_context, d->d);
     for (int i = 0; i < d->m; i++) {
         int32_t n = di_slot_of_row(d->rows, i) < 0 ? 0 : (d->rows->pos[i] + 1) / d->kv->layout->ratio[d->src];
-        score_groups(be, d, i, n, score, key);
+        score_groups(be, d, i, n, w.score, w.key);
         if (d->mode == DI_CAND_PRODUCE)
-            produce_candidates(d, i, n, score, work, block);
+            produce_candidates(d, i, n, w.score, w.ranked, w.block);
         if (d->mode == DI_CAND_FILTER)
-            mask_others(d, i, n, score);
+            mask_others(d, i, n, w.score);
         for (int64_t j = 0; d->scores && j < d->scores_ld; j++)
-            d->scores[i * d->scores_ld + j] = j < n && score[j] != MASKED ? score[j] : -1e30f;
-        d->sel_n[i] = top_k(score, n, d->topk, work, d->sel + (size_t)i * (size_t)d->topk);
+            d->scores[i * d->scores_ld + j] = j < n && w.score[j] != MASKED ? w.score[j] : -1e30f;
+        d->sel_n[i] = top_k(w.score, n, d->topk, w.ranked, d->sel + (size_t)i * (size_t)d->topk);
     }
 }
 
@@ -150,7 +144,9 @@ static int gather_keys(struct di_backend *be, const struct di_op_attention *d, i
 void ref_attention(struct di_backend *be, const struct di_op_attention *d)
 {
     int most = d->window + di_cpu_more_keys(be->params.config);
-    float *keys = (float *)di_cpu_of(be)->shared, *p = keys + (size_t)most * (size_t)d->d;
+    struct di_carver shared = di_cpu_shared(di_cpu_of(be));
+    struct ref_attention_work w = ref_attention_carve(&shared, most, d->d);
+    float *keys = w.keys, *p = w.p;
     for (int i = 0; i < d->m; i++) {
         if (di_slot_of_row(d->rows, i) < 0) {
             size_t n = (size_t)d->heads * (size_t)d->d;

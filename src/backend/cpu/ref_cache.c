@@ -13,7 +13,8 @@ static void pack_row(const struct di_backend *be, pack_fn *pack, const float *x,
 
 void ref_window_store(struct di_backend *be, const struct di_op_window_store *d)
 {
-    float *c = (float *)di_cpu_of(be)->shared;
+    struct di_carver shared = di_cpu_shared(di_cpu_of(be));
+    float *c = ref_row_carve(&shared, d->d);
     for (int i = 0; i < d->m; i++) {
         size_t at = (size_t)i * (size_t)d->half;
         ref_rmsnorm_row(be, (const float *)d->kv + (size_t)i * (size_t)d->d, d->d, d->eps, d->w, c);
@@ -92,7 +93,8 @@ static void locate(const struct di_rows *rows, const struct di_kv *kv, int src, 
 
 void ref_key_store(struct di_backend *be, const struct di_op_key_store *d)
 {
-    float *k = (float *)di_cpu_of(be)->shared;
+    struct di_carver shared = di_cpu_shared(di_cpu_of(be));
+    float *k = ref_row_carve(&shared, d->d);
     for (int i = 0; i < d->n_closed; i++) {
         int slot;
         int32_t group;
@@ -108,7 +110,8 @@ void ref_key_store(struct di_backend *be, const struct di_op_key_store *d)
 
 void ref_comp_store(struct di_backend *be, const struct di_op_comp_store *d)
 {
-    float *c = (float *)di_cpu_of(be)->shared;
+    struct di_carver shared = di_cpu_shared(di_cpu_of(be));
+    float *c = ref_row_carve(&shared, d->d);
     for (int i = 0; i < d->n_closed; i++) {
         int slot;
         int32_t group;

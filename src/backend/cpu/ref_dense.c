@@ -195,8 +195,9 @@ void ref_weight_row(const struct di_weight *w, int n, float *out)
 void ref_matmul(struct di_backend *be, const struct ref_matmul *a)
 {
     size_t k = (size_t)a->w->k;
-    float *row = (float *)di_cpu_of(be)->shared; /* [k], then x transposed [k][REF_COLUMNS] */
-    float *xt = row + k;
+    struct di_carver shared = di_cpu_shared(di_cpu_of(be));
+    struct ref_matmul_work w = ref_matmul_carve(&shared, a->w->k);
+    float *row = w.row, *xt = w.xt;
     int per_group = a->w->n / a->w->groups;
     for (int i0 = 0; i0 < a->m; i0 += REF_COLUMNS) {
         int count = a->m - i0 < REF_COLUMNS ? a->m - i0 : REF_COLUMNS;

@@ -9,7 +9,8 @@ static float router_score(float l)
 
 void ref_router(struct di_backend *be, const struct di_op_router *d)
 {
-    float *s = (float *)di_cpu_of(be)->shared + ref_matmul_floats((size_t)d->d);
+    struct di_carver shared = di_cpu_shared(di_cpu_of(be));
+    float *s = ref_router_carve(&shared, d->m, d->d, d->experts);
     ref_matmul(be, &(struct ref_matmul){.m = d->m, .w = d->w, .x = d->x, .ldx = (size_t)d->d, .y = s, .ldy = (size_t)d->experts});
     for (int i = 0; i < d->m; i++, s += d->experts) {
         enum di_row_kind kind = d->kind ? d->kind[i] : DI_ROW_TEXT;
@@ -45,14 +46,12 @@ void ref_router(struct di_backend *be, const struct di_op_router *d)
     }
 }
 
-/* One expert on m rows: x [m, d] -> y [m, d] (B). weight[i] or NULL for the shared expert. Scratch g, u [m, f]. */
+/* One expert on m rows: x [m, d] -> y [m, d] (B). weight[i] or NULL for the shared expert. */
 static void run_expert(struct di_backend *be, const struct di_op_moe *d, const struct di_expert *e, int m, const float *x,
-                       const float *weight, float *y)
+                       const float *weight, const struct ref_moe_work *w, float *y)
 {
     size_t f = (size_t)d->f, n = (size_t)m * f;
-    float *g = (float *)di_cpu_of(be)->shared + ref_matmul_floats((size_t)(d->d > d->f ? d->d : d->f)) +
-               2 * (size_t)be->params.max_rows * (size_t)d->d;
-    float *u = g + (size_t)be->params.max_rows * f;
+    float *g = w->g, *u = w->u;
     ref_matmul(be, &(struct ref_matmul){.m = m, .w = &e->w1, .x = x, .ldx = (size_t)d->d, .y = g, .ldy = f});
     ref_matmul(be, &(struct ref_matmul){.m = m, .w = &e->w3, .x = x, .ldx = (size_t)d->d, .y = u, .ldy = f});
     for (size_t i = 0; i < n; i++) {
@@ -74,10 +73,10 @@ void ref_moe(struct di_backend *be, const struct di_op_moe *d)
         return;
     /* Ids of a row ascend, so walking the experts upward adds every row's choices in their order. */
     size_t width = (size_t)d->d;
-    float *xs = (float *)di_cpu_of(be)->shared + ref_matmul_floats((size_t)(d->d > d->f ? d->d : d->f)),
-          *ys = xs + (size_t)be->params.max_rows * width;
-    float *weight = ys + (size_t)be->params.max_rows * (width + 2 * (size_t)d->f), *y = d->y;
-    int32_t *row = (int32_t *)(weight + be->params.max_rows), last = 0;
+    struct di_carver shared = di_cpu_shared(di_cpu_of(be));
+    const struct ref_moe_work w = ref_moe_carve(&shared, d->m, d->d, d->f);
+    float *y = d->y;
+    int32_t last = 0;
     memset(y, 0, (size_t)d->m * width * sizeof *y);
     for (int i = 0; i < d->m * d->k; i++)
         last = d->ids[i] > last ? d->ids[i] : last;
@@ -86,20 +85,20 @@ void ref_moe(struct di_backend *be, const struct di_op_moe *d)
         for (int i = 0; i < d->m * d->k; i++) {
             if (d->ids[i] != e)
                 continue;
-            row[count] = i / d->k;
-            weight[count] = d->weights[i];
-            memcpy(xs + (size_t)count++ * width, (const float *)d->x + (size_t)(i / d->k) * width, width * sizeof *xs);
+            w.row[count] = i / d->k;
+            w.weight[count] = d->weights[i];
+            memcpy(w.xs + (size_t)count++ * width, (const float *)d->x + (size_t)(i / d->k) * width, width * sizeof *w.xs);
         }
         if (count == 0)
             continue;
-        run_expert(be, d, &d->experts[e], count, xs, weight, ys);
+        run_expert(be, d, &d->experts[e], count, w.xs, w.weight, &w, w.ys);
         for (int i = 0; i < count; i++)
             for (size_t c = 0; c < width; c++)
-                y[(size_t)row[i] * width + c] += ys[(size_t)i * width + c];
+                y[(size_t)w.row[i] * width + c] += w.ys[(size_t)i * width + c];
     }
-    run_expert(be, d, d->shared, d->m, d->x, NULL, ys);
+    run_expert(be, d, d->shared, d->m, d->x, NULL, &w, w.ys);
     for (size_t i = 0; i < (size_t)d->m * width; i++)
-        y[i] = ref_b(be, y[i] + ys[i]);
+        y[i] = ref_b(be, y[i] + w.ys[i]);
 }
 
 void ref_engram_gather(struct di_backend *be, const struct di_op_engram_gather *d)

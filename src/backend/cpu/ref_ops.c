@@ -17,7 +17,8 @@ static void ref_weight_pack(struct di_backend *be, struct di_weight *w, void *ds
 
 static void ref_sample(struct di_backend *be, const struct di_op_sample *d)
 {
-    struct di_law *law = di_law_place(di_cpu_of(be)->shared, (size_t)be->params.config->vocab_size);
+    struct di_carver shared = di_cpu_shared(di_cpu_of(be));
+    struct di_law *law = di_law_carve(&shared, (size_t)be->params.config->vocab_size);
     for (int i = 0; i < d->m; i++)
         di_sample_task_run(law, &d->tasks[i], &d->results[i]);
 }
@@ -25,6 +26,7 @@ static void ref_sample(struct di_backend *be, const struct di_op_sample *d)
 const struct di_ops di_cpu_ref_ops = {
     .name = "ref",
     .act_bytes = sizeof(float),
+    .host_memory = true,
     .alloc = di_cpu_alloc,
     .release = di_cpu_release,
     .copy = di_cpu_copy,
@@ -62,20 +64,19 @@ const struct di_ops di_cpu_ref_ops = {
     .sample = ref_sample,
 };
 
-/* In floats; each line follows the layout comment or the pointer arithmetic of the op it names. */
-struct di_cpu_scratch di_cpu_ref_scratch(const struct di_backend_params *p)
+void di_cpu_ref_scratch(const struct di_backend_params *p, struct di_cpu_scratch *s)
 {
     const struct di_config *c = p->config;
-    size_t m = (size_t)p->max_rows, d = (size_t)c->hidden_size, f = (size_t)c->moe_intermediate_size, hd = (size_t)c->head_dim;
-    size_t heads = (size_t)c->num_attention_heads, groups = (size_t)c->o_groups, most = (size_t)(c->sliding_window + di_cpu_more_keys(c));
-    size_t engram =
-        (size_t)(c->engram_max_ngram_size > 1 ? c->engram_max_ngram_size - 1 : 0) * (size_t)c->engram_n_heads * (size_t)c->engram_head_dim;
-    size_t taps = (size_t)c->n_dspark_targets * d;
-    size_t k = max2(max2(d, engram), max2(taps, max2(heads * hd / groups, groups * (size_t)c->o_lora_rank)));
-    size_t n = ref_matmul_floats(max2(k, max2(f, (size_t)c->q_lora_rank)));                                                /* ref_matmul */
-    n = max2(n, ref_matmul_floats(d) + m * (size_t)max2((size_t)c->n_routed_experts, (size_t)c->dspark_n_routed_experts)); /* ref_router */
-    n = max2(n, ref_matmul_floats(max2(d, f)) + 2 * m * (d + f) + 2 * m); /* ref_moe: weights and rows of one expert: at most m */
-    n = max2(n, 4 * (size_t)p->max_context + (size_t)c->index_head_dim);  /* ref_index_select */
-    n = max2(n, most * hd + most);                                        /* ref_attention */
-    return (struct di_cpu_scratch){max2(n * sizeof(float), di_law_bytes((size_t)c->vocab_size)), 0};
+    int experts = c->n_routed_experts > c->dspark_n_routed_experts ? c->n_routed_experts : c->dspark_n_routed_experts;
+    struct di_carver matmul = {0}, router = {0}, moe = {0}, index = {0}, attention = {0}, row = {0}, law = {0};
+    ref_matmul_carve(&matmul, di_cpu_longest_k(c));
+    ref_router_carve(&router, p->max_rows, c->hidden_size, experts);
+    ref_moe_carve(&moe, p->max_rows, c->hidden_size, c->moe_intermediate_size);
+    ref_index_carve(&index, p->max_context, c->index_head_dim);
+    ref_attention_carve(&attention, c->sliding_window + di_cpu_more_keys(c), c->head_dim);
+    ref_row_carve(&row, c->head_dim > c->index_head_dim ? c->head_dim : c->index_head_dim);
+    di_law_carve(&law, (size_t)c->vocab_size);
+    const struct di_carver *all[] = {&matmul, &router, &moe, &index, &attention, &row, &law};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        di_cpu_need(&s->shared, all[i]);
 }

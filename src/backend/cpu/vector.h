@@ -11,18 +11,8 @@
 void di_cpu_vector_ops_avx2(struct di_ops *ops);
 void di_cpu_vector_ops_avx512(struct di_ops *ops);
 
-/* ---------------------------------------------------------------- scratch: carved in 64-byte pieces from shared or per_thread */
+/* ---------------------------------------------------------------- scratch */
 
-struct vec_arena {
-    uint8_t *base; /* NULL: only measure */
-    size_t used;
-};
-static inline void *vec_take(struct vec_arena *a, size_t count, size_t size)
-{
-    void *p = a->base ? a->base + a->used : NULL;
-    a->used += (count * size + 63) & ~(size_t)63;
-    return p;
-}
 static inline size_t vec_up(int64_t n, size_t unit)
 {
     return ((size_t)n + unit - 1) / unit * unit;
@@ -31,13 +21,13 @@ static inline size_t vec_up(int64_t n, size_t unit)
 /* hc_mix: rows in groups of MIX_ROWS; their partial sums are 16 lanes each and stay in L2. */
 #define MIX_ROWS 64
 #define MIX_SUMS 25 /* 24 projections and the sum of squares; 4 streams */
-static inline float *mix_partial(struct vec_arena *per_thread)
+static inline float *mix_partial(struct di_carver *per_thread)
 {
-    return vec_take(per_thread, MIX_ROWS * MIX_SUMS * 16, sizeof(float));
+    return di_carve(per_thread, MIX_ROWS * MIX_SUMS * 16, sizeof(float));
 }
-static inline float *mix_sums(struct vec_arena *shared, int m)
+static inline float *mix_sums(struct di_carver *shared, int m)
 {
-    return vec_take(shared, (size_t)m * MIX_SUMS, sizeof(float));
+    return di_carve(shared, (size_t)m * MIX_SUMS, sizeof(float));
 }
 
 /* A streaming top-k (spec §5.7): pushes in ascending order of id, reduced to the best k when full. */
@@ -46,10 +36,10 @@ struct topk {
     int32_t *key, *id; /* key: score as an order-preserving integer */
     int32_t bound;     /* only keys above it can still be among the best */
 };
-static inline struct topk topk_take(struct vec_arena *a, int k, int64_t cap)
+static inline struct topk topk_take(struct di_carver *a, int k, int64_t cap)
 {
     return (struct topk){
-        .k = k, .cap = (int)cap, .key = vec_take(a, (size_t)cap + 32, 4), .id = vec_take(a, (size_t)cap + 32, 4), .bound = INT32_MIN};
+        .k = k, .cap = (int)cap, .key = di_carve(a, (size_t)cap + 32, 4), .id = di_carve(a, (size_t)cap + 32, 4), .bound = INT32_MIN};
 }
 
 /* sample, of one thread: a row's processed logits; the list of those that a threshold lies among, and their weights. Padded by one vector. */
@@ -57,10 +47,10 @@ struct sample_work {
     float *x, *list;
     uint64_t *weight;
 };
-static inline struct sample_work sample_take(struct vec_arena *a, size_t vocab)
+static inline struct sample_work sample_take(struct di_carver *a, size_t vocab)
 {
     size_t n = vocab + 64;
-    return (struct sample_work){vec_take(a, n, sizeof(float)), vec_take(a, n, sizeof(float)), vec_take(a, n, sizeof(uint64_t))};
+    return (struct sample_work){di_carve(a, n, sizeof(float)), di_carve(a, n, sizeof(float)), di_carve(a, n, sizeof(uint64_t))};
 }
 
 /* index_select: up to INDEX_ROWS queries as small integers with their lists, and one tile of keys that they share. */
@@ -87,18 +77,18 @@ struct index_work {
     float *key_scale; /* [d / 32][TILE_KEYS] */
     struct index_row row[INDEX_ROWS];
 };
-static inline struct index_work index_take(struct vec_arena *a, int heads, int d, int topk, int cand_blocks)
+static inline struct index_work index_take(struct di_carver *a, int heads, int d, int topk, int cand_blocks)
 {
     size_t h = vec_up(heads, 4), blocks = (size_t)d / 32;
     struct index_work w = {.heads = (int)h};
-    w.codes = vec_take(a, (size_t)d * TILE_KEYS, 1);
-    w.key_scale = vec_take(a, blocks * TILE_KEYS, sizeof(float));
+    w.codes = di_carve(a, (size_t)d * TILE_KEYS, 1);
+    w.key_scale = di_carve(a, blocks * TILE_KEYS, sizeof(float));
     for (int i = 0; i < INDEX_ROWS; i++) {
         struct index_row *r = &w.row[i];
-        r->q = vec_take(a, h * (size_t)d, 1);
-        r->scale = vec_take(a, h * blocks, sizeof(float));
-        r->w = vec_take(a, h, sizeof(float));
-        r->start = vec_take(a, h * blocks, sizeof(int32_t));
+        r->q = di_carve(a, h * (size_t)d, 1);
+        r->scale = di_carve(a, h * blocks, sizeof(float));
+        r->w = di_carve(a, h, sizeof(float));
+        r->start = di_carve(a, h * blocks, sizeof(int32_t));
         r->sel = topk_take(a, topk, 2 * (int64_t)topk + TILE_KEYS);
         r->cand = topk_take(a, cand_blocks, 2 * (int64_t)cand_blocks + TILE_KEYS);
     }
@@ -109,11 +99,11 @@ struct index_merge {
     struct topk sel, cand; /* room for `threads` lists of k */
     int *n;                /* [2][threads] */
 };
-static inline struct index_merge index_merge_take(struct vec_arena *a, int topk, int cand_blocks, int threads)
+static inline struct index_merge index_merge_take(struct di_carver *a, int topk, int cand_blocks, int threads)
 {
     struct index_merge g = {.sel = topk_take(a, topk, (int64_t)topk * threads),
                             .cand = topk_take(a, cand_blocks, (int64_t)cand_blocks * threads)};
-    g.n = vec_take(a, 2 * (size_t)threads, sizeof(int));
+    g.n = di_carve(a, 2 * (size_t)threads, sizeof(int));
     return g;
 }
 
@@ -128,24 +118,24 @@ struct att_row {
     float *s;   /* [count, padded to 4][lanes] scores, then e^(s - max) */
     float *inv; /* [lanes] 1 / denominator */
 };
-static inline struct att_row att_row_take(struct vec_arena *a, int heads, int d, int window, int topk)
+static inline struct att_row att_row_take(struct di_carver *a, int heads, int d, int window, int topk)
 {
     struct att_row r = {.lanes = (int)vec_up(heads, 16), .chans = (int)(vec_up(d, ATT_CHAN) / ATT_CHAN)};
     int most_keys = window + topk;
-    r.key = vec_take(a, (size_t)most_keys, sizeof *r.key);
-    r.q = vec_take(a, (size_t)r.chans * ATT_CHAN * (size_t)r.lanes, sizeof(float));
-    r.s = vec_take(a, vec_up(most_keys, 4) * (size_t)r.lanes, sizeof(float));
-    r.inv = vec_take(a, (size_t)r.lanes, sizeof(float));
+    r.key = di_carve(a, (size_t)most_keys, sizeof *r.key);
+    r.q = di_carve(a, (size_t)r.chans * ATT_CHAN * (size_t)r.lanes, sizeof(float));
+    r.s = di_carve(a, vec_up(most_keys, 4) * (size_t)r.lanes, sizeof(float));
+    r.inv = di_carve(a, (size_t)r.lanes, sizeof(float));
     return r;
 }
 struct att_tile {
     float *k; /* [ATT_KEYS][ATT_CHAN] */
     float *o; /* [lanes][ATT_CHAN] */
 };
-static inline struct att_tile att_tile_take(struct vec_arena *a, int heads)
+static inline struct att_tile att_tile_take(struct di_carver *a, int heads)
 {
-    struct att_tile t = {.k = vec_take(a, ATT_KEYS * ATT_CHAN, sizeof(float))};
-    t.o = vec_take(a, vec_up(heads, 16) * ATT_CHAN, sizeof(float));
+    struct att_tile t = {.k = di_carve(a, ATT_KEYS * ATT_CHAN, sizeof(float))};
+    t.o = di_carve(a, vec_up(heads, 16) * ATT_CHAN, sizeof(float));
     return t;
 }
 
@@ -160,24 +150,15 @@ struct att_few {
     float *q, *o;             /* [4][d] */
     float *s;                 /* [keys][4] scores, then e^(s - max) */
 };
-static inline struct att_few att_few_take(struct vec_arena *a, int d, int window, int topk)
+static inline struct att_few att_few_take(struct di_carver *a, int d, int window, int topk)
 {
-    struct att_few w = {.key = vec_take(a, (size_t)topk, sizeof *w.key)};
-    w.window = vec_take(a, (size_t)(window + FEW_ROWS - 1 + 3) * (size_t)d, sizeof(float));
-    w.selected = vec_take(a, (size_t)(topk + 3) * (size_t)d, sizeof(float));
-    w.q = vec_take(a, 4 * (size_t)d, sizeof(float));
-    w.o = vec_take(a, 4 * (size_t)d, sizeof(float));
-    w.s = vec_take(a, 4 * (size_t)(window + topk + 3), sizeof(float));
+    struct att_few w = {.key = di_carve(a, (size_t)topk, sizeof *w.key)};
+    w.window = di_carve(a, (size_t)(window + FEW_ROWS - 1 + 3) * (size_t)d, sizeof(float));
+    w.selected = di_carve(a, (size_t)(topk + 3) * (size_t)d, sizeof(float));
+    w.q = di_carve(a, 4 * (size_t)d, sizeof(float));
+    w.o = di_carve(a, 4 * (size_t)d, sizeof(float));
+    w.s = di_carve(a, 4 * (size_t)(window + topk + 3), sizeof(float));
     return w;
-}
-
-static inline struct vec_arena vec_shared(struct di_cpu *cpu)
-{
-    return (struct vec_arena){cpu->shared, 0};
-}
-static inline struct vec_arena vec_thread(struct di_cpu *cpu, int thread)
-{
-    return (struct vec_arena){cpu->per_thread + (size_t)thread * cpu->per_thread_bytes, 0};
 }
 
 /* ---------------------------------------------------------------- threads */
