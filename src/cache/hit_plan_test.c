@@ -50,7 +50,7 @@ static void fewest_rows_win(void **state)
     assert_int_equal(p.replayed, 0);
 }
 
-/* Spec/model.md §8.3: the tail is computed whole, by replayed rows if the suffix is short; what begins behind it has no tail. */
+/* The tail (spec/model.md §8.3) is computed whole, by replayed rows if the suffix is short; what begins behind it has no tail. */
 static void the_tail_is_computed(void **state)
 {
     (void)state;

@@ -13,7 +13,7 @@
 
 /* Keys are single blocks, because requests hold on to theirs beyond a reload. */
 struct di_keys {
-    struct di_key **items;
+    struct di_auth_key **items;
     size_t count, room;
 };
 
@@ -23,13 +23,13 @@ static void tenant_put(struct di_tenant *t)
         di_free(t);
 }
 
-void di_key_hold(struct di_key *key)
+void di_key_hold(struct di_auth_key *key)
 {
     if (key)
         key->holders++;
 }
 
-void di_key_drop(struct di_key *key)
+void di_key_drop(struct di_auth_key *key)
 {
     if (!key || --key->holders > 0)
         return;
@@ -48,16 +48,16 @@ void di_keys_destroy(struct di_keys *k)
     di_free(k);
 }
 
-static struct di_key *find_hash(const struct di_keys *k, const unsigned char hash[32])
+static struct di_auth_key *find_hash(const struct di_keys *k, const unsigned char hash[32])
 {
-    struct di_key *found = NULL;
+    struct di_auth_key *found = NULL;
     for (size_t i = 0; k && i < k->count; i++) /* all of them: the time tells nothing */
         if (CRYPTO_memcmp(k->items[i]->hash, hash, 32) == 0)
             found = k->items[i];
     return found;
 }
 
-struct di_key *di_keys_find(struct di_keys *k, struct di_str presented)
+struct di_auth_key *di_keys_find(struct di_keys *k, struct di_str presented)
 {
     unsigned char hash[32];
     if (presented.n == 0)
@@ -132,7 +132,7 @@ static struct di_tenant *tenant_of(const struct di_keys *k, const struct di_keys
 }
 
 /* What is wrong with the line, or NULL. */
-static const char *parse_key(struct di_str line, struct di_key *key, char tenant[static DI_TENANT_NAME])
+static const char *parse_key(struct di_str line, struct di_auth_key *key, char tenant[static DI_TENANT_NAME])
 {
     struct di_str hash = next_word(&line), name = next_word(&line), word;
     double concurrency;
@@ -154,13 +154,13 @@ static const char *parse_key(struct di_str line, struct di_key *key, char tenant
     return NULL;
 }
 
-static double bucket_room(const struct di_key *key)
+static double bucket_room(const struct di_auth_key *key)
 {
     return fmax(1, key->per_minute / 6);
 }
 
 /* Takes the key. */
-static bool add_key(struct di_keys *k, struct di_key *key)
+static bool add_key(struct di_keys *k, struct di_auth_key *key)
 {
     if (k->count == k->room) {
         size_t room = k->room ? 2 * k->room : 16;
@@ -179,7 +179,7 @@ static bool add_key(struct di_keys *k, struct di_key *key)
 static di_status add_line(struct di_keys *k, const struct di_keys *before, struct di_str line, const char *where, di_error *err)
 {
     char tenant[DI_TENANT_NAME];
-    struct di_key *key = di_calloc(1, sizeof *key);
+    struct di_auth_key *key = di_calloc(1, sizeof *key);
     if (!key)
         return di_fail(err, DI_ERR_MEMORY, where, "out of memory");
     key->holders = 1;
@@ -194,7 +194,7 @@ static di_status add_line(struct di_keys *k, const struct di_keys *before, struc
         return di_fail(err, wrong ? DI_ERR_FORMAT : DI_ERR_MEMORY, where, "%s", wrong ? wrong : "out of memory");
     }
     key->tokens = bucket_room(key);
-    struct di_key *old = find_hash(before, key->hash);
+    struct di_auth_key *old = find_hash(before, key->hash);
     if (old && old->tenant == key->tenant) { /* it will take the place of the new one, see keep_accounts */
         key->before = old;
         old->holders++;
@@ -206,7 +206,7 @@ static di_status add_line(struct di_keys *k, const struct di_keys *before, struc
 static void keep_accounts(struct di_keys *k)
 {
     for (size_t i = 0; i < k->count; i++) {
-        struct di_key *key = k->items[i], *old = key->before;
+        struct di_auth_key *key = k->items[i], *old = key->before;
         if (!old)
             continue;
         old->per_minute = key->per_minute;
@@ -257,7 +257,7 @@ out:
 
 /* ---------------------------------------------------------------- limits */
 
-int di_key_check(struct di_key *key, int64_t now_ns, const char **why)
+int di_key_check(struct di_auth_key *key, int64_t now_ns, const char **why)
 {
     if (key->concurrency && key->running >= key->concurrency) {
         *why = "this key has as many requests under way as it may";
@@ -274,7 +274,7 @@ int di_key_check(struct di_key *key, int64_t now_ns, const char **why)
     return 0;
 }
 
-int di_key_admit(struct di_key *key, int64_t now_ns, const char **why)
+int di_key_admit(struct di_auth_key *key, int64_t now_ns, const char **why)
 {
     int wait = di_key_check(key, now_ns, why);
     if (wait)
@@ -285,7 +285,7 @@ int di_key_admit(struct di_key *key, int64_t now_ns, const char **why)
     return 0;
 }
 
-void di_key_leave(struct di_key *key)
+void di_key_leave(struct di_auth_key *key)
 {
     key->running--;
 }

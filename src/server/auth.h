@@ -11,7 +11,7 @@
 
 #include "server/tenant.h"
 
-struct di_key {
+struct di_auth_key {
     unsigned char hash[32];
     struct di_tenant *tenant;
     double per_minute; /* 0 = no limit */
@@ -21,7 +21,7 @@ struct di_key {
     int64_t filled_ns;
     uint64_t requests;     /* admitted since start */
     int holders;           /* requests that point here, and the table */
-    struct di_key *before; /* private: of the table in use, while a file is read */
+    struct di_auth_key *before; /* private: of the table in use, while a file is read */
 };
 
 struct di_keys;
@@ -33,16 +33,16 @@ di_status di_keys_load(const char *path, const struct di_keys *before, struct di
 void di_keys_destroy(struct di_keys *k);
 
 /* The key that the client presented, or NULL. Compares with all keys in constant time. */
-struct di_key *di_keys_find(struct di_keys *k, struct di_str presented);
+struct di_auth_key *di_keys_find(struct di_keys *k, struct di_str presented);
 
 /* Would a request be taken now? 0, or seconds after which to try again (at least 1); *why is then a static sentence. */
-int di_key_check(struct di_key *key, int64_t now_ns, const char **why);
+int di_key_check(struct di_auth_key *key, int64_t now_ns, const char **why);
 /* Take a place for one request, if di_key_check says so. */
-int di_key_admit(struct di_key *key, int64_t now_ns, const char **why);
+int di_key_admit(struct di_auth_key *key, int64_t now_ns, const char **why);
 /* A request that was admitted is over. */
-void di_key_leave(struct di_key *key);
+void di_key_leave(struct di_auth_key *key);
 /* A request refers to the key, beyond a reload; it does no longer. NULL does nothing. */
-void di_key_hold(struct di_key *key);
-void di_key_drop(struct di_key *key);
+void di_key_hold(struct di_auth_key *key);
+void di_key_drop(struct di_auth_key *key);
 
 #endif

@@ -32,7 +32,7 @@ static void found(void **state)
     di_error err;
     (void)state;
     assert_int_equal(load("# a\r\n\r\n  sha256:" ALPHA "\tteam-a rate=60 concurrency=2\r\n" BETA " team-a", NULL, &k, &err), DI_OK);
-    struct di_key *key = di_keys_find(k, DI_STR("alpha"));
+    struct di_auth_key *key = di_keys_find(k, DI_STR("alpha"));
     assert_non_null(key);
     assert_string_equal(key->tenant->name, "team-a");
     assert_true(key->tenant->id != 0 && key->per_minute == 60 && key->concurrency == 2);
@@ -49,7 +49,7 @@ static void limited(void **state)
     const char *why;
     (void)state;
     assert_int_equal(load(ALPHA " a rate=60 concurrency=20\n", NULL, &k, &err), DI_OK);
-    struct di_key *key = di_keys_find(k, DI_STR("alpha"));
+    struct di_auth_key *key = di_keys_find(k, DI_STR("alpha"));
     int64_t now = key->filled_ns;
     for (int i = 0; i < 10; i++) /* what 10 s fill */
         assert_int_equal(di_key_admit(key, now, &why), 0);
@@ -77,7 +77,7 @@ static void reloaded(void **state)
     const char *why;
     (void)state;
     assert_int_equal(load(ALPHA " a concurrency=1\n" BETA " b\n", NULL, &a, &err), DI_OK);
-    struct di_key *key = di_keys_find(a, DI_STR("alpha"));
+    struct di_auth_key *key = di_keys_find(a, DI_STR("alpha"));
     assert_int_equal(di_key_admit(key, key->filled_ns, &why), 0);
     di_key_hold(key);
     struct di_tenant *tenant = key->tenant;

@@ -50,7 +50,7 @@ struct di_call {
     struct di_call *next, *prev;  /* all calls */
     struct di_http_request *http; /* NULL: answered or gone */
     const struct di_route_row *row;
-    struct di_key *key; /* held; or NULL */
+    struct di_auth_key *key; /* held; or NULL */
     struct di_tenant *tenant;
     bool admitted; /* counts among the key's requests */
     enum di_dialect dialect;

@@ -30,10 +30,6 @@ template <int PENDING> __device__ __forceinline__ void wgmma_wait(void)
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
 #endif
 }
-__device__ __forceinline__ void fence_async_shared(void)
-{
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-}
 /* k-major without swizzle: pieces of 8 columns x 16 bytes, 128 bytes each; `k_step` bytes from one piece to the next along k, `n_step` along n. */
 __device__ __forceinline__ uint64_t wgmma_descriptor(uint32_t addr, uint32_t k_step, uint32_t n_step)
 {
