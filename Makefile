@@ -17,7 +17,7 @@ endef
 PROGRAM = -DCMAKE_BUILD_TYPE=Release $(if $(wildcard $(BUILD)/CMakeCache.txt),,-DDI_TESTS=OFF)
 TESTS_TOO = -DCMAKE_BUILD_TYPE=Release -DDI_TESTS=ON
 
-.PHONY: all build wheel run test clients-test test-builds fuzz bench cuda lint format clean help
+.PHONY: all build wheel run check test clients-test test-builds fuzz bench cuda lint format clean help
 all: build
 
 build:
@@ -65,6 +65,13 @@ bench: build
 cuda:
 	@tools/build_cuda $(BUILD)/cuda
 
+# For every edit: a few minutes.
+check:
+	@tools/install-deps --dev
+	$(call configure_and_build,$(BUILD),$(TESTS_TOO))
+	@python3 tests/run --quick --binary $(BUILD)/deepinfer --filter '$(TESTS)' $(BUILD)
+	@tools/lint
+
 lint:
 	@tools/install-deps --dev
 	$(call configure_and_build,$(BUILD),$(TESTS_TOO))
@@ -80,12 +87,13 @@ help:
 	@echo 'make         build $(BUILD)/deepinfer'
 	@echo 'make wheel   build the C library and the Python package: $(BUILD)/libdeepinfer.so, $(BUILD)/wheel/'
 	@echo 'make run     install what is needed, build, let the small model in models/nano answer some prompts'
+	@echo 'make check   for every edit: Release build, quick unit tests, rules of the tree, formatting'
 	@echo 'make test    install what is needed, run every test in Release, ASan+UBSan and TSan builds'
 	@echo 'make clients-test'
 	@echo '             install proxies of the distribution, agents and libraries of PyPI (2 GB), run the service with them'
 	@echo 'make fuzz    run every fuzzer for FUZZ_SECONDS (600); FUZZ=NAME runs one'
 	@echo 'make bench   measure; BENCH_ARGS=... goes to `deepinfer bench`'
 	@echo 'make cuda    build the CUDA kernels and their lab (needs nvcc); bench/cuda/run says how to run it'
-	@echo 'make lint    include rules, clang-tidy, formatting'
+	@echo 'make lint    rules of the tree, clang-tidy, formatting'
 	@echo 'make format  format the sources with clang-format'
 	@echo 'make clean   delete the build directories'
