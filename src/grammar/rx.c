@@ -333,8 +333,7 @@ static rx_id join(struct rx_pool *p, uint8_t op, rx_id *list, size_t n)
     return intern(p, (struct rx_node){.op = op, .a = (uint32_t)start, .b = (uint32_t)kept});
 }
 
-/* Sorts the list. */
-static rx_id rx_any_of(struct rx_pool *p, rx_id *list, size_t n)
+rx_id rx_any_of(struct rx_pool *p, rx_id *list, size_t n)
 {
     return join(p, OP_OR, list, n);
 }

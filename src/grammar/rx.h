@@ -65,7 +65,8 @@ rx_id rx_byte(struct rx_pool *p, unsigned b);
 rx_id rx_cat(struct rx_pool *p, rx_id a, rx_id b);
 rx_id rx_or(struct rx_pool *p, rx_id a, rx_id b);
 rx_id rx_and(struct rx_pool *p, rx_id a, rx_id b);
-rx_id rx_not(struct rx_pool *p, rx_id a); /* of all texts of characters */
+rx_id rx_any_of(struct rx_pool *p, rx_id *list, size_t n); /* sorts the list */
+rx_id rx_not(struct rx_pool *p, rx_id a);                  /* of all texts of characters */
 rx_id rx_rep(struct rx_pool *p, rx_id a, uint32_t min, uint32_t max);
 rx_id rx_literal(struct rx_pool *p, struct di_str s);
 /* Alternatives of a sorted list without repetitions, sharing beginnings. */

@@ -308,25 +308,40 @@ static void test_heads(void **state)
             fill_bf16(h, (size_t)(m * d), 2);
             for (int i = 0; i < m; i++)
                 ids[i] = i == 3 ? -1 : i == 4 ? vocab : (int32_t)(rnd() % (unsigned)vocab);
-            FOR_ALL(float, y, logits, 4 * n, be->ops->markov(be, &(struct di_op_markov){m, vocab, rank, ids, embed, head, e, y}), {
-                near_f32("markov", ref, y, n, 1e-5f, 1e-4f);
-                for (int i = 0; i < m; i++) {
-                    memcpy(row, logits + i * vocab, 4 * (size_t)vocab);
-                    be->ops->markov(be, &(struct di_op_markov){1, vocab, rank, ids + i, embed, head, e + i * rank, row});
-                    same("markov of a row alone", y + i * vocab, row, 4 * (size_t)vocab);
-                }
-            });
+            FOR_ALL(
+                float, y, logits, 4 * n,
+                be->ops->markov(be,
+                                &(struct di_op_markov){
+                                    .m = m, .vocab = vocab, .rank = rank, .ids = ids, .embed = embed, .head = head, .e = e, .logits = y}),
+                {
+                    near_f32("markov", ref, y, n, 1e-5f, 1e-4f);
+                    for (int i = 0; i < m; i++) {
+                        memcpy(row, logits + i * vocab, 4 * (size_t)vocab);
+                        be->ops->markov(be, &(struct di_op_markov){.m = 1,
+                                                                   .vocab = vocab,
+                                                                   .rank = rank,
+                                                                   .ids = ids + i,
+                                                                   .embed = embed,
+                                                                   .head = head,
+                                                                   .e = e + i * rank,
+                                                                   .logits = row});
+                        same("markov of a row alone", y + i * vocab, row, 4 * (size_t)vocab);
+                    }
+                });
             for (int i = 0; i < m; i++) {
                 float sum = 0;
                 for (int c = 0; c < rank; c++)
                     sum += fabsf(e[i * rank + c]);
                 assert_int_equal(sum == 0, ids[i] < 0 || ids[i] >= vocab);
             }
-            FOR_ALL(float, y, z, 4 * (size_t)m, be->ops->confidence(be, &(struct di_op_confidence){m, d, rank, h, e, w, y}), {
-                near_f32("confidence", ref, y, (size_t)m, 1e-4f, 1e-3f);
-                be->ops->confidence(be, &(struct di_op_confidence){1, d, rank, h + (m - 1) * d, e + (m - 1) * rank, w, one});
-                same("confidence of a row alone", y + m - 1, one, sizeof one);
-            });
+            FOR_ALL(float, y, z, 4 * (size_t)m,
+                    be->ops->confidence(be, &(struct di_op_confidence){.m = m, .d = d, .rank = rank, .h = h, .e = e, .w = w, .z = y}), {
+                        near_f32("confidence", ref, y, (size_t)m, 1e-4f, 1e-3f);
+                        be->ops->confidence(
+                            be, &(struct di_op_confidence){
+                                    .m = 1, .d = d, .rank = rank, .h = h + (m - 1) * d, .e = e + (m - 1) * rank, .w = w, .z = one});
+                        same("confidence of a row alone", y + m - 1, one, sizeof one);
+                    });
             di_free_aligned(embed);
             di_free_aligned(head);
             di_free_aligned(w);
