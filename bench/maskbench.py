@@ -102,8 +102,9 @@ def run_xgrammar(args, rows):
     import transformers
     import xgrammar
     tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_file=args.tokenizer)
-    compiler = xgrammar.GrammarCompiler(xgrammar.TokenizerInfo.from_huggingface(tokenizer), max_threads=1, cache_enabled=False)
-    bitmask = xgrammar.allocate_token_bitmask(1, compiler.tokenizer_info.vocab_size)
+    info = xgrammar.TokenizerInfo.from_huggingface(tokenizer)
+    compiler = xgrammar.GrammarCompiler(info, max_threads=1, cache_enabled=False)
+    bitmask = xgrammar.allocate_token_bitmask(1, info.vocab_size)
     words = bitmask.numpy().view(numpy.uint32)
     verdicts, first, masks = [], [], []
     for row in rows:
@@ -127,7 +128,7 @@ def run_xgrammar(args, rows):
                         first.append(took + compiled)
                 if not ok:
                     break
-            flags.append(ok and m.accept_token(compiler.tokenizer_info.stop_token_ids[0]))
+            flags.append(ok and m.accept_token(info.stop_token_ids[0]))
         verdicts.append(flags)
     report("xgrammar", rows, verdicts, first, masks)
 

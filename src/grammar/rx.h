@@ -40,6 +40,7 @@ struct rx_pool {
     size_t n, cap, n_sets, cap_sets, n_lists, cap_lists, mask, limit, tables;
     rx_id any_char, any_text; /* one character, all texts of well-formed UTF-8 */
     size_t work;              /* derivatives of parts that were taken */
+    size_t ranges;            /* of classes that were read */
     unsigned depth;
     bool out_of_memory, over_limit;
 };

@@ -6,6 +6,7 @@
 #include "grammar/rx.h"
 #include "base/utf8.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <utf8proc.h>
@@ -14,6 +15,7 @@
 #define END 0xFF
 #define MAX_GROUPS 200
 #define MAX_REPEAT 100000
+#define MOST_RANGES 1000000 /* of all classes together: each takes a microsecond */
 
 struct reader {
     struct rx_pool *p;
@@ -175,6 +177,25 @@ static const struct {
 #undef BIT
 };
 
+/* Runs of code points of one category, in order; found once, as looking at all code points takes milliseconds. */
+static struct {
+    uint32_t first;
+    uint8_t category;
+} runs[8192]; /* Unicode 16 has about 4,000 */
+static size_t n_runs;
+static pthread_once_t runs_made = PTHREAD_ONCE_INIT;
+
+static void make_runs(void)
+{
+    for (uint32_t cp = 0; cp < 0x110000; cp++) {
+        uint8_t category = (uint8_t)utf8proc_category((utf8proc_int32_t)cp);
+        if ((!n_runs || runs[n_runs - 1].category != category) && n_runs < sizeof runs / sizeof *runs) {
+            runs[n_runs].first = cp;
+            runs[n_runs++].category = category;
+        }
+    }
+}
+
 /* Behind \p: {Name}, {gc=Name} or {General_Category=Name}; also Any and ASCII. */
 static di_status read_category(struct reader *r, struct class *out)
 {
@@ -197,16 +218,10 @@ static di_status read_category(struct reader *r, struct class *out)
     for (size_t i = 0; i < sizeof categories / sizeof *categories; i++) {
         if (!di_str_eqc(name, categories[i].name) && !di_str_eqc(name, categories[i].long_name))
             continue;
-        uint32_t first = UINT32_MAX;
-        for (uint32_t cp = 0; cp <= 0x110000; cp++) {
-            bool in = cp < 0x110000 && categories[i].categories >> utf8proc_category((utf8proc_int32_t)cp) & 1;
-            if (in && first == UINT32_MAX)
-                first = cp;
-            if (!in && first != UINT32_MAX) {
-                class_add(out, first, cp - 1);
-                first = UINT32_MAX;
-            }
-        }
+        pthread_once(&runs_made, make_runs);
+        for (size_t k = 0; k < n_runs; k++)
+            if (categories[i].categories >> runs[k].category & 1)
+                class_add(out, runs[k].first, k + 1 < n_runs ? runs[k + 1].first - 1 : 0x10FFFF);
         return DI_OK;
     }
     return fail(r, DI_ERR_UNSUPPORTED, start, "a class of characters that is not a general category");
@@ -359,7 +374,10 @@ out:
 
 static rx_id class_expression(struct reader *r, struct class *c)
 {
-    rx_id id = rx_ranges(r->p, c->pairs, c->n);
+    r->p->ranges += c->n;
+    if (r->p->ranges > MOST_RANGES)
+        r->p->over_limit = true;
+    rx_id id = rx_failed(r->p) ? RX_NONE : rx_ranges(r->p, c->pairs, c->n);
     if (c->failed)
         r->p->out_of_memory = true;
     di_free(c->pairs);
