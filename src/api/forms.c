@@ -10,6 +10,7 @@
 #define KEPT 64
 #define KEPT_STATES 250000 /* 16 MB */
 #define KEPT_MASKS 256     /* 4 MB of a vocabulary of 129,280 */
+#define KEPT_BYTES ((size_t)128 << 20)
 
 struct kept {
     uint8_t digest[32];
@@ -130,17 +131,39 @@ static struct di_grammar *drop_kept(struct di_forms *f, const struct di_grammar 
     return NULL;
 }
 
-/* Instead of the one that was used longest ago. Returns what lost its place. Holds the lock. */
-static struct di_grammar *keep(struct di_forms *f, const uint8_t digest[32], struct di_grammar *g)
+/* The place that was used longest ago, or a free one. */
+static struct kept *oldest(struct di_forms *f, bool may_be_free)
 {
-    struct kept *place = f->kept;
+    struct kept *place = NULL;
     for (struct kept *k = f->kept; k < f->kept + KEPT; k++)
-        if (!k->grammar || (place->grammar && k->used < place->used))
+        if ((k->grammar || may_be_free) && (!place || k->used < place->used))
             place = k;
-    struct di_grammar *old = place->grammar;
+    return place;
+}
+
+/* Keep a grammar instead of the one that was used longest ago, and no more than KEPT_BYTES with it: grammars may have grown since, and it
+ * may itself be too large to stay. What loses its place is freed without the lock, which this takes. */
+static void keep(struct di_forms *f, const uint8_t digest[32], struct di_grammar *g)
+{
+    struct di_grammar *lost[KEPT + 1];
+    size_t n_lost = 0, bytes = 0;
+    pthread_mutex_lock(&f->lock);
+    struct kept *place = oldest(f, true);
+    if (place->grammar)
+        lost[n_lost++] = place->grammar;
     *place = (struct kept){.grammar = di_grammar_ref(g), .used = ++f->uses};
     memcpy(place->digest, digest, sizeof place->digest);
-    return old;
+    for (struct kept *k = f->kept; k < f->kept + KEPT; k++)
+        bytes += k->grammar ? di_grammar_bytes(k->grammar) : 0;
+    for (struct kept *k; bytes > KEPT_BYTES && (k = oldest(f, false));) {
+        size_t of_it = di_grammar_bytes(k->grammar);
+        bytes -= of_it < bytes ? of_it : bytes;
+        lost[n_lost++] = k->grammar;
+        *k = (struct kept){0};
+    }
+    pthread_mutex_unlock(&f->lock);
+    while (n_lost)
+        di_grammar_unref(lost[--n_lost]);
 }
 
 /* ---------------------------------------------------------------- forms */
@@ -167,7 +190,7 @@ di_status di_form_make(struct di_forms *f, const struct di_form_wish *wish, stru
 {
     di_status status = DI_OK;
     uint8_t digest[32];
-    struct di_grammar *g = NULL, *old = NULL;
+    struct di_grammar *g = NULL;
     *out = (struct di_form){0};
     CHECK(digest_of(wish, digest), err, DI_ERR_MEMORY, wish->path, "out of memory for a grammar");
     pthread_mutex_lock(&f->lock);
@@ -176,21 +199,18 @@ di_status di_form_make(struct di_forms *f, const struct di_form_wish *wish, stru
     pthread_mutex_unlock(&f->lock);
     if (g && !di_grammar_is_well(g)) {
         pthread_mutex_lock(&f->lock);
-        old = drop_kept(f, g);
+        struct di_grammar *old = drop_kept(f, g);
         pthread_mutex_unlock(&f->lock);
         di_grammar_unref(old);
         di_grammar_unref(g);
-        g = old = NULL;
+        g = NULL;
     }
     if (status == DI_OK && !g) {
         TRY(compile(wish, &g, err));
-        pthread_mutex_lock(&f->lock);
-        old = keep(f, digest, g); /* perhaps a second time: whoever compiled the same meanwhile has its own */
-        pthread_mutex_unlock(&f->lock);
+        keep(f, digest, g); /* perhaps a second time: whoever compiled the same meanwhile has its own */
     }
     *out = (struct di_form){.grammar = g, .json = wish->kind == DI_GRAMMAR_JSON, .in_time = wish->in_time};
 out:
-    di_grammar_unref(old);
     return status;
 }
 

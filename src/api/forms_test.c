@@ -87,11 +87,40 @@ static void test_a_limit_is_met_once(void **state)
     di_form_fini(&b);
 }
 
+/* What is kept is bounded in bytes, too: large forms drive each other out. */
+static void test_large_forms_are_not_kept_for_long(void **state)
+{
+    struct di_form first = {0}, other;
+    struct di_buf text = {0};
+    size_t bytes = 0;
+    di_buf_adds(&text, "{\"const\":10,\"description\":\"");
+    for (int k = 0; k < 4100; k++)
+        di_buf_addf(&text, "%01000d", 0);
+    di_buf_adds(&text, "\"}");
+    for (int i = 0; i < 40; i++) {
+        text.p[9] = (char)('1' + i / 10);
+        text.p[10] = (char)('0' + i % 10);
+        other = form_of(*state, DI_GRAMMAR_JSON, text.p);
+        bytes += di_grammar_bytes(other.grammar);
+        if (i == 0)
+            first = di_form_hold(&other);
+        di_form_fini(&other);
+    }
+    assert_true(bytes > (size_t)128 << 20);
+    text.p[9] = '1', text.p[10] = '0';
+    other = form_of(*state, DI_GRAMMAR_JSON, text.p);
+    assert_ptr_not_equal(first.grammar, other.grammar);
+    di_form_fini(&other);
+    di_form_fini(&first);
+    di_buf_fini(&text);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_equal_wishes_share_a_grammar),
         cmocka_unit_test(test_a_limit_is_met_once),
+        cmocka_unit_test(test_large_forms_are_not_kept_for_long),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

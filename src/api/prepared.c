@@ -375,9 +375,9 @@ static di_status read_request(struct di_prepared *p, const struct di_prepare_set
     p->space = cache_space(p->chat->cache_salt);
     p->memory_tenant = memory_tenant(setup->tenant, p->space);
     TRY(refuse_unsupported(p->chat, setup->n_samples, err));
-    TRY(make_form(p, setup, err));
     if (!p->takes_prompts)
         TRY(make_prompt(p, setup, request, err));
+    TRY(make_form(p, setup, err)); /* last: it may cost more than all else */
     p->max_tokens = p->chat->sampling.max_tokens;
     if (p->max_tokens == INT64_MIN && setup->defaults.max_tokens)
         p->max_tokens = setup->defaults.max_tokens;

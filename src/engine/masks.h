@@ -14,7 +14,8 @@
  * fails in between. A request that gives way and starts again asks for the same positions again or for later ones. */
 struct di_mask_source {
     /* The tokens in front of position `at` are decided. Those at `at` .. at + n - 2 are guesses: the masks of the n tokens at `at` .. at + n
-     * - 1 will be asked for, the i-th as if the i guesses before it came true. The ids may be read until `wait` returns. Never waits. */
+     * - 1 will be asked for, the i-th as if the i guesses before it came true. The ids may be read until `wait` returns. Waits
+     * only if the launch before failed, for what it still reads. */
     void (*start)(void *ctx, const int32_t *tokens, int64_t at, int n);
     /* Fills allowed[n] (sample/sampler.h): bit sets that stay as they are until the next `start`, or NULL: whatever may follow. Waits for
      * what is not ready. Not DI_OK: the request ends with this error, no token follows. */

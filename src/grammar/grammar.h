@@ -86,7 +86,7 @@ di_status di_grammar_compile(enum di_grammar_kind kind, struct di_str text, cons
 /* Counted references: compile gives one, every matcher holds one. */
 struct di_grammar *di_grammar_ref(struct di_grammar *g);
 void di_grammar_unref(struct di_grammar *g);
-/* Bytes of heap that the grammar holds now. Any thread. */
+/* Bytes of heap that the grammar holds now, but for automata of strings and numbers. Any thread. */
 size_t di_grammar_bytes(struct di_grammar *g);
 /* No limit was met and memory sufficed so far: otherwise all its matchers are closed for good, and new ones as well. Any thread. */
 bool di_grammar_is_well(struct di_grammar *g);

@@ -802,6 +802,14 @@ void mask_compute(struct di_grammar *g, const struct di_vocabulary *v, state_id 
             mask_add(out, slot->doubtful[i]);
 }
 
+size_t mask_cache_bytes(const struct mask_cache *c, const struct di_vocabulary *v)
+{
+    size_t bytes = c->slots ? c->n * sizeof *c->slots : 0;
+    for (size_t i = 0; c->slots && i < c->n; i++)
+        bytes += (c->slots[i].mask ? v->words * sizeof *c->slots[i].mask : 0) + c->slots[i].n_doubtful * sizeof *c->slots[i].doubtful;
+    return bytes;
+}
+
 void mask_cache_fini(struct mask_cache *c)
 {
     if (!c)

@@ -29,6 +29,7 @@ struct mask_cache { /* a slot by the state's number: what comes later takes the 
 /* Fill `out`. Which tokens are doubtful, because their bytes depend on text that the state forgot, is settled with `s` itself. */
 void mask_compute(struct di_grammar *g, const struct di_vocabulary *v, state_id s, uint32_t *out);
 void mask_cache_fini(struct mask_cache *c);
+size_t mask_cache_bytes(const struct mask_cache *c, const struct di_vocabulary *v);
 /* States were numbered anew. */
 void mask_cache_forget(struct mask_cache *c);
 

@@ -179,7 +179,11 @@ size_t di_grammar_bytes(struct di_grammar *g)
     pthread_mutex_lock(&g->lock);
     size_t bytes = sizeof *g + rx_bytes_used(&g->rx) + g->bdd.cap * (sizeof(struct bdd_node) + 4) + g->cap_nodes * sizeof(struct node) +
                    (g->mask + 1) * 4 + g->cap_sites * sizeof(struct site) + g->cap_edges * sizeof(struct edge) + g->cap_words * 4 +
-                   g->schemas.cap * sizeof(struct schema) + g->text.cap;
+                   g->schemas.cap * sizeof(struct schema) + g->text.cap + di_arena_bytes(&g->arena) +
+                   mask_cache_bytes(g->cache, g->vocabulary);
+    if (g->cfg)
+        bytes += g->cfg->cap_rules * sizeof(struct cfg_rule) + g->cfg->cap_edges * sizeof(struct cfg_edge) + g->cfg->cap_states * 8 +
+                 g->cfg->cap_work * 4 + g->cfg->table_size * 4;
     pthread_mutex_unlock(&g->lock);
     return bytes;
 }
