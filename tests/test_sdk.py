@@ -10,6 +10,7 @@ import sys
 
 import anthropic
 import openai
+import pydantic
 
 import dialects
 from program import Count, Program, tests_in
@@ -577,6 +578,41 @@ def report_36_agents_first_requests(c):
     yield c.server.post("/v1/messages/count_tokens?beta=true", count, headers).json()["input_tokens"] > 50, "count_tokens"
     deepseek = openai.OpenAI(base_url=c.server.url, api_key="k", max_retries=0)
     yield deepseek.chat.completions.create(model="deepseek-chat", messages=user("Hi"), max_tokens=5).model == "deepseek-chat", "DeepSeek's base URL"
+
+
+# ---- typed helpers
+
+class City(pydantic.BaseModel):
+    city: str
+    people: int
+
+
+def test_typed_helpers(c):
+    """The SDKs' own ways to ask for an object of a class."""
+    for seed in range(3):
+        r = c.openai.chat.completions.parse(model="nano", messages=user("Name a city in json."), response_format=City, max_tokens=60, seed=seed, extra_body={"thinking": OFF})
+        yield isinstance(r.choices[0].message.parsed, City), r
+        r = c.openai.responses.parse(model="nano", input="Name a city in json.", text_format=City, max_output_tokens=60, reasoning={"effort": "none"})
+        yield isinstance(r.output_parsed, City), r
+    r = c.openai.chat.completions.parse(model="nano", messages=user("Name a city in json."), response_format=City, max_tokens=80)
+    yield isinstance(r.choices[0].message.parsed, City) and r.choices[0].message.reasoning_content, r
+    with c.openai.chat.completions.stream(model="nano", messages=user("Name a city in json."), response_format=City, max_tokens=60, extra_body={"thinking": OFF}) as stream:
+        parsed = stream.get_final_completion().choices[0].message.parsed
+    yield isinstance(parsed, City), parsed
+    r = c.claude.messages.parse(model="nano", max_tokens=80, messages=user("Name a city in json."), output_format=City, thinking={"type": "disabled"})
+    yield isinstance(r.parsed_output, City), r
+
+
+def test_typed_calls(c):
+    """Arguments of calls fit the tool's schema."""
+    for seed in range(3):
+        r = c.openai.chat.completions.parse(model="nano", messages=user("How many people live in Rome?"), tools=[openai.pydantic_function_tool(City)], tool_choice="required",
+                                            temperature=1, seed=seed, max_tokens=200, extra_body={"thinking": OFF})
+        calls = r.choices[0].message.tool_calls
+        yield r.choices[0].finish_reason == "length" or (calls and all(isinstance(x.function.parsed_arguments, City) for x in calls)), r
+    tool = {"name": "city", "description": "", "input_schema": City.model_json_schema(), "strict": True}
+    r = c.claude.messages.create(model="nano", max_tokens=200, messages=user("Name a city."), tools=[tool], tool_choice={"type": "any"}, thinking={"type": "disabled"})
+    yield r.stop_reason == "max_tokens" or all(City.model_validate(b.input) for b in r.content if b.type == "tool_use"), r
 
 
 # ---- errors

@@ -181,6 +181,65 @@ def test_a_mark_of_calls_does_not_end_reasoning(prog):
     yield r["token_ids"][:6] == [5081] * 5 + [5080], r
 
 
+WEATHER = {"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer", "minimum": 1, "maximum": 9}, "unit": {"enum": ["C", "F"]},
+                                            "tags": {"type": "array", "items": {"type": "string"}, "maxItems": 2}}, "required": ["city", "days"], "additionalProperties": False}
+NOTE = {"type": "object", "properties": {"text": {"type": ["string", "null"]}, "at": {"$ref": "#/$defs/point"}}, "required": ["at"], "additionalProperties": False,
+        "$defs": {"point": {"type": "object", "properties": {"x": {"type": "number"}}, "required": ["x"], "additionalProperties": False}}}
+SCHEMAS = {"get_weather": WEATHER, "note": NOTE, "now": {"type": "object", "properties": {}}, "odd": {"type": "object", "properties": {"a \\b": {"type": "boolean"}}},
+           "price": {"type": "object", "properties": {"item": {"type": "string", "pattern": "^[a-z]{2,6}$"}, "euros": {"type": "number", "minimum": 0}}, "required": ["item", "euros"],
+                     "additionalProperties": False}}
+
+
+def tools(*names, strict=False):
+    return [{"type": "function", "function": {"name": n, "description": "", "parameters": SCHEMAS[n], **({"strict": True} if strict else {})}} for n in names]
+
+
+def calls_fit(record, names=SCHEMAS):
+    """Each call is one of an offered tool whose arguments fit its schema; one that the limit cut off counts for nothing."""
+    calls = [c["function"] for c in record["tool_calls"]]
+    whole = calls if record["finish_reason"] != "length" else calls[:-1]
+    return "constrained" not in record and all(c["name"] in names and jsonschema_rs.is_valid(SCHEMAS[c["name"]], json.loads(c["arguments"])) for c in whole)
+
+
+def test_forced_calls(prog):
+    """tool_choice required and named, with and without thinking: calls come, and they fit."""
+    requests = []
+    for k in range(24 if COUNT > 100 else 8):
+        names = list(SCHEMAS) if k % 2 else ["get_weather", "now"]
+        choice = "required" if k % 4 < 2 else {"type": "function", "function": {"name": names[0]}}
+        thinking = {"thinking": {"type": "enabled"}, "thinking_token_budget": 4} if k % 3 == 0 else {}
+        requests.append(ask("How is the weather in Rome?", temperature=1, seed=k, max_tokens=150, tools=tools(*names), tool_choice=choice, **thinking))
+    got = answers(prog, requests)
+    for q, r in zip(requests, got):
+        named = q["tool_choice"] != "required"
+        yield calls_fit(r, [q["tools"][0]["function"]["name"]] if named else SCHEMAS), r
+        yield r["finish_reason"] == "length" or (r["finish_reason"] == "tool_calls" and r["tool_calls"] and not r["text"]), r
+    yield sum(r["finish_reason"] == "tool_calls" for r in got) > len(got) / 3, [r["finish_reason"] for r in got]
+    single = answers(prog, [ask(temperature=1, seed=k, max_tokens=150, tools=tools("now", "get_weather"), tool_choice="required", parallel_tool_calls=False) for k in range(4)])
+    for r in single:
+        yield len(r["tool_calls"]) == 1 and calls_fit(r), r
+
+
+def test_calls_when_the_model_wants(prog):
+    """tool_choice auto: what the model opens is held to the tools; what it does not open is as free as without them."""
+    requests = [ask("How is the weather in Rome?", temperature=1, seed=k, max_tokens=150, tools=tools("price" if k % 2 else "get_weather", strict=k % 2 == 1),
+                    tool_choice="required" if k == 5 else "auto") for k in range(6)]
+    for r in answers(prog, requests):
+        yield calls_fit(r) or not r["tool_calls"], r
+
+
+def test_forms_beside_tools(prog):
+    """The answer is of the form, or calls."""
+    forms = [({"guided_choice": ["yes", "no"]}, lambda t: t in ("yes", "no")), (form(CITY), lambda t: jsonschema_rs.is_valid(CITY, json.loads(t))),
+             ({"guided_regex": "[a-c]{2,3}/x"}, lambda t: re.fullmatch("[a-c]{2,3}/x", t))]
+    for fields, good in forms:
+        for thinking in ({}, {"thinking": {"type": "enabled"}, "thinking_token_budget": 4}):
+            r = answers(prog, [ask("How is the weather in Rome?", max_tokens=150, tools=tools("get_weather"), **fields, **thinking)])[0]
+            yield r["finish_reason"] == "length" or (calls_fit(r) and (r["tool_calls"] and not r["text"] or good(r["text"]))), (fields, r)
+    refused = answers(prog, [ask(tools=tools("now"), guided_grammar='root ::= "a"')])[0]
+    yield refused["error"]["code"] == "unsupported" and "grammar" in refused["error"]["message"], refused
+
+
 # ---- what was reported of other engines (docs/reports.md)
 
 def test_white_space_comes_to_an_end(prog):

@@ -72,21 +72,27 @@ static bool begins_reasoning(const struct di_chat *chat)
 static di_status make_follower(struct di_completion *c, di_error *err)
 {
     const struct di_prepared *p = c->prepared;
-    bool reasons = begins_reasoning(c->chat) && !p->trigger.n;
+    const int32_t *controls = c->text->controls.id;
+    bool reasons = begins_reasoning(c->chat) && !p->trigger.n && !p->form.opens;
+    struct di_follower_setup setup = {.crew = p->crew,
+                                      .forms = p->forms,
+                                      .form = &p->form,
+                                      .end_ids = p->sampling.end_ids,
+                                      .n_end_ids = p->sampling.n_end_ids,
+                                      .ignore_end = c->chat->sampling.ignore_eos == 1,
+                                      .min_tokens = p->sampling.min_tokens,
+                                      .mark_id = controls[DI_CTL_DSML],
+                                      .trigger = p->trigger.v,
+                                      .n_trigger = p->trigger.n,
+                                      .bound_id = p->bound_id,
+                                      .may_end_before = !reasons};
     if (!p->form.grammar)
         return DI_OK;
-    return di_follower_create(&(struct di_follower_setup){.crew = p->crew,
-                                                          .forms = p->forms,
-                                                          .form = &p->form,
-                                                          .end_ids = p->sampling.end_ids,
-                                                          .n_end_ids = p->sampling.n_end_ids,
-                                                          .ignore_end = c->chat->sampling.ignore_eos == 1,
-                                                          .min_tokens = p->sampling.min_tokens,
-                                                          .trigger = reasons ? &c->text->controls.id[DI_CTL_THINK_END] : p->trigger.v,
-                                                          .n_trigger = reasons ? 1 : p->trigger.n,
-                                                          .bound_id = p->bound_id,
-                                                          .may_end_before = !reasons},
-                              &c->follower, err);
+    if (reasons || p->form.opens) {
+        setup.trigger = &controls[reasons ? DI_CTL_THINK_END : DI_CTL_DSML];
+        setup.n_trigger = 1;
+    }
+    return di_follower_create(&setup, &c->follower, err);
 }
 
 /* The limit of the reasoning: `</think>` comes after so many tokens unless it or a call came before (spec/encoding.md §4.2,
@@ -183,7 +189,7 @@ void di_completion_fini(struct di_completion *c)
 
 bool di_completion_unconstrained(const struct di_completion *c)
 {
-    return (c->chat->format.kind != DI_CONSTRAIN_NONE && !c->prepared->form.grammar) || c->chat->forced;
+    return (c->chat->format.kind != DI_CONSTRAIN_NONE || c->chat->forced) && !c->prepared->form.grammar;
 }
 
 /* ---------------------------------------------------------------- ids -> message */

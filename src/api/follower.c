@@ -57,7 +57,7 @@ struct di_follower {
     int32_t *end_ids, *trigger;
     size_t n_end_ids, n_trigger, words; /* words: of a mask, 64 bits each */
     int64_t min_tokens, begin, prompt, limit;
-    int32_t bound_id;
+    int32_t mark_id, bound_id;
     bool ignore_end, may_end_before;
     /* the question */
     const int32_t *tokens;
@@ -128,10 +128,21 @@ static bool ends_with_trigger(const struct di_follower *f, int64_t position, siz
     return position - f->begin + 1 >= (int64_t)k && memcmp(f->tokens + position + 1 - k, f->trigger, k * sizeof *f->trigger) == 0;
 }
 
+/* A mark is one if it stands behind a bracket; else the model quotes it. */
+static bool opens_block(const struct di_follower *f, int64_t position)
+{
+    size_t n = di_vocabulary_size(di_forms_vocabulary(f->forms));
+    int32_t before = position > f->begin ? f->tokens[position - 1] : -1;
+    return before >= 0 && (size_t)before < n &&
+           di_str_ends(di_vocabulary_token(di_forms_vocabulary(f->forms), (size_t)before), DI_STR("<"));
+}
+
 static void take_before(struct di_follower *f, int64_t position, int32_t id)
 {
     size_t k = f->n_trigger;
     if (ends_with_trigger(f, position, k)) {
+        if (f->form.opens && !opens_block(f, position))
+            return;
         f->phase = PHASE_FORM;
     } else if (f->ignore_end && is_end_id(f, id)) {
         f->phase = PHASE_OVER;
@@ -402,6 +413,8 @@ static void mask_before(struct di_follower *f, int64_t position, uint64_t *mask)
     memset(mask, 0xff, f->words * sizeof *mask);
     if (!f->may_end_before)
         set_ends(f, mask, false);
+    if (f->form.calls) /* no block inside the reasoning: the form has it */
+        set_bit(mask, f->mark_id, f->words, false);
 }
 
 /* The ids that were decided; behind them an end, if it may come yet. */
@@ -446,6 +459,8 @@ static di_status mask_form(struct di_follower *f, int64_t position, uint64_t *ma
         mask[i] = low | high << 32;
     }
     forbid_blanks(f, may_end, mask);
+    if (!f->form.calls)
+        set_bit(mask, f->mark_id, f->words, false);
     set_ends(f, mask, may_end);
     for (size_t i = 0; i < f->words && !any; i++)
         any = mask[i] != 0;
@@ -460,6 +475,9 @@ static di_status mask_form(struct di_follower *f, int64_t position, uint64_t *ma
 static di_status make_mask(struct di_follower *f, int i)
 {
     int64_t position = f->at + i;
+    f->masks[i] = NULL;
+    if (f->phase == PHASE_BEFORE && f->form.opens) /* whatever may follow */
+        return DI_OK;
     if (!f->rows[i])
         f->rows[i] = di_malloc(f->words * sizeof **f->rows);
     if (!f->rows[i])
@@ -487,7 +505,7 @@ static void follow_guesses(struct di_follower *f)
         f->masks[i] = NULL;
     for (int i = 1; i < f->n && f->status == DI_OK; i++) {
         int32_t guess = f->tokens[f->at + i - 1];
-        if (guess < 0 || (size_t)guess / 64 >= f->words || !(f->masks[i - 1][guess / 64] >> guess % 64 & 1) ||
+        if (guess < 0 || (size_t)guess / 64 >= f->words || (f->masks[i - 1] && !(f->masks[i - 1][guess / 64] >> guess % 64 & 1)) ||
             take_token(f, f->at + i - 1, guess) != DI_OK)
             break;
         f->status = make_mask(f, i);
@@ -500,10 +518,15 @@ static void follow_guesses(struct di_follower *f)
         di_matcher_rollback(f->matcher, di_matcher_steps(f->matcher) - steps);
 }
 
-static void follow(struct di_follower *f)
+static void read_tokens(struct di_follower *f)
 {
     for (; f->known < f->at && f->status == DI_OK; f->known++)
         f->status = take_token(f, f->known, f->tokens[f->known]);
+}
+
+static void follow(struct di_follower *f)
+{
+    read_tokens(f);
     if (f->status != DI_OK)
         return;
     di_matcher_forget(f->matcher, 1); /* what is decided stays; one step tells that the document has begun */
@@ -577,6 +600,13 @@ static void start(void *ctx, const int32_t *tokens, int64_t at, int n)
     f->tokens = tokens;
     f->at = at;
     f->n = n < MOST_ROWS ? n : MOST_ROWS;
+    if (f->form.opens && f->phase == PHASE_BEFORE) { /* an answer without calls costs nobody anything */
+        read_tokens(f);
+        if (f->phase == PHASE_BEFORE && n == 1) {
+            f->masks[0] = NULL;
+            return;
+        }
+    }
     pthread_mutex_lock(&c->lock);
     put_last(c, f);
     if (c->asleep)
@@ -646,6 +676,7 @@ di_status di_follower_create(const struct di_follower_setup *s, struct di_follow
     f->ignore_end = s->ignore_end;
     f->min_tokens = s->min_tokens;
     f->n_trigger = s->n_trigger;
+    f->mark_id = s->mark_id;
     f->bound_id = s->bound_id;
     f->may_end_before = s->may_end_before;
     f->phase = s->n_trigger ? PHASE_BEFORE : PHASE_FORM;

@@ -23,6 +23,7 @@ struct di_follower_setup {
      * once. Until then everything may come, an end id only if `may_end_before`. */
     const int32_t *trigger; /* [n_trigger] copied */
     size_t n_trigger;
+    int32_t mark_id;  /* ｜DSML｜ */
     int32_t bound_id; /* behind this id nothing but the rest of the trigger may come; -1: none */
     bool may_end_before;
 };

@@ -1,6 +1,7 @@
 /* Forms of answers: compiling, and the last ones. */
 #include "api/forms.h"
 
+#include "api/tool_form.h"
 #include "base/utf8.h"
 
 #include <openssl/evp.h>
@@ -48,6 +49,7 @@ static bool is_banned(const struct di_text_model *t, size_t id)
 static di_status build_vocabulary(struct di_forms *f, di_error *err)
 {
     const struct di_tokenizer *t = f->text->tokenizer;
+    int32_t mark = f->text->controls.id[DI_CTL_DSML];
     size_t size = (size_t)di_tokenizer_size(t), n = size < (size_t)f->vocab ? size : (size_t)f->vocab;
     di_status status = DI_OK;
     if (f->vocabulary)
@@ -60,10 +62,14 @@ static di_status build_vocabulary(struct di_forms *f, di_error *err)
         if (di_tokenizer_is_added(t, (int32_t)i) || is_banned(f->text, i))
             continue;
         tokens[i] = di_tokenizer_token_bytes(t, (int32_t)i);
+        if (di_str_eqc(tokens[i], DI_TOOL_FORM_MARK)) /* no text has this byte */
+            tokens[i] = (struct di_str){0};
         f->blank[i / 64] |= (uint64_t)is_blank(tokens[i]) << i % 64;
         if (tokens[i].n == 1)
             f->byte_tokens[(unsigned char)tokens[i].p[0]] = (int32_t)i;
     }
+    if (mark >= 0 && (size_t)mark < n && !is_banned(f->text, (size_t)mark))
+        tokens[mark] = DI_STR(DI_TOOL_FORM_MARK);
     TRY(di_vocabulary_create(tokens, n, &f->vocabulary, err));
 out:
     di_free(tokens);
@@ -258,6 +264,98 @@ static void write_wish(const struct di_constraint *c, struct di_form_wish *w, st
     w->text = di_buf_str(text);
 }
 
+/* ---------------------------------------------------------------- calls of tools */
+
+/* An expression between slashes. */
+static void add_expression(struct di_buf *b, struct di_str s)
+{
+    di_buf_addc(b, '/');
+    for (size_t i = 0; i < s.n; i++) {
+        if (s.p[i] == '\\' && i + 1 < s.n)
+            di_buf_addc(b, s.p[i++]);
+        else if (s.p[i] == '/')
+            di_buf_addc(b, '\\');
+        if (s.p[i] == '\n')
+            di_buf_adds(b, "\\n");
+        else
+            di_buf_addc(b, s.p[i]);
+    }
+    di_buf_addc(b, '/');
+}
+
+/* What may stand in place of calls, as a Lark expression. DI_ERR_UNSUPPORTED: a grammar cannot. */
+static di_status add_content(const struct di_constraint *c, struct di_buf *b, di_error *err)
+{
+    if (c->kind == DI_CONSTRAIN_GRAMMAR || c->kind == DI_CONSTRAIN_STRUCTURAL)
+        return di_fail(err, DI_ERR_UNSUPPORTED, c->path, "a constraint of kind \"%s\" beside tools is not supported by this version",
+                       di_constraint_name(c->kind));
+    if (c->kind == DI_CONSTRAIN_REGEX) {
+        add_expression(b, c->text);
+    } else if (c->kind == DI_CONSTRAIN_CHOICE) {
+        for (const struct di_json *v = c->schema->child; v; v = v->next) {
+            di_buf_adds(b, v == c->schema->child ? "(" : " | ");
+            di_tool_form_add_string(b, v->text);
+        }
+        di_buf_addc(b, ')');
+    } else if (c->kind != DI_CONSTRAIN_NONE) {
+        bool object = c->kind == DI_CONSTRAIN_JSON_SCHEMA && di_json_is(c->schema, DI_JSON_OBJECT);
+        di_buf_adds(b, "%json ");
+        if (object)
+            di_json_write_compact(b, c->schema);
+        else
+            di_buf_adds(b, c->kind == DI_CONSTRAIN_JSON ? "{\"type\":\"object\"}" : "{}");
+    }
+    return DI_OK;
+}
+
+static bool can_be_enforced(void *ctx, struct di_str schema)
+{
+    const struct di_form_wish *calls = ctx;
+    struct di_form_wish wish = {.kind = DI_GRAMMAR_JSON, .text = schema, .compact = calls->compact, .declared = calls->declared};
+    struct di_grammar *g = NULL;
+    bool can = compile(&wish, &g, NULL) == DI_OK;
+    di_grammar_unref(g);
+    return can;
+}
+
+static bool some_strict(const struct di_chat *chat)
+{
+    for (const struct di_chat_tool *t = chat->tools; t; t = t->next)
+        if (t->offered && t->strict)
+            return true;
+    return false;
+}
+
+/* Schemas of tools that are not strict are wishes: what of them cannot be enforced is left open. */
+static di_status form_of_tools(struct di_forms *f, const struct di_chat *chat, struct di_form *out, di_error *err)
+{
+    const struct di_constraint *c = &chat->format;
+    bool beside = !chat->forced && c->kind != DI_CONSTRAIN_NONE;
+    enum di_tool_form_start start = chat->opened ? DI_TOOL_FORM_OPENED : chat->forced || beside ? DI_TOOL_FORM_BLOCK : DI_TOOL_FORM_MARKED;
+    struct di_form_wish wish = {
+        .kind = DI_GRAMMAR_LARK, .compact = c->compact, .declared = c->declared, .path = beside ? c->path : "tools"};
+    struct di_buf content = {0}, text = {0};
+    di_status status = DI_OK;
+    if (beside)
+        TRY(add_content(c, &content, err));
+    for (int i = 0; i < 2; i++) { /* as they are; then without what cannot be enforced */
+        di_buf_clear(&text);
+        TRY(di_tool_form_write(chat, start, di_buf_str(&content), i ? can_be_enforced : NULL, &wish, &text, err));
+        wish.text = di_buf_str(&text);
+        status = di_form_make(f, &wish, out, err);
+        if (status == DI_OK || status == DI_ERR_MEMORY)
+            break;
+    }
+    if (status != DI_OK && status != DI_ERR_MEMORY && !chat->forced && !beside && !some_strict(chat))
+        status = DI_OK; /* nothing was promised */
+    out->calls = true;
+    out->opens = start == DI_TOOL_FORM_MARKED;
+out:
+    di_buf_fini(&content);
+    di_buf_fini(&text);
+    return status;
+}
+
 di_status di_form_of_chat(struct di_forms *f, const struct di_chat *chat, struct di_form *out, di_error *err)
 {
     const struct di_constraint *c = &chat->format;
@@ -265,7 +363,9 @@ di_status di_form_of_chat(struct di_forms *f, const struct di_chat *chat, struct
     struct di_buf text = {0};
     di_status status = DI_OK;
     *out = (struct di_form){0};
-    if (c->kind == DI_CONSTRAIN_NONE || chat->tools_declared)
+    if (chat->tools_declared)
+        return form_of_tools(f, chat, out, err);
+    if (c->kind == DI_CONSTRAIN_NONE)
         return DI_OK;
     write_wish(c, &wish, &text);
     TRY(di_buf_ok(&text, err));

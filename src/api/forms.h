@@ -16,6 +16,8 @@ struct di_form {
     struct di_grammar *grammar; /* held; NULL: any answer will do */
     bool json;                  /* white space counts for nothing but within strings */
     bool in_time;               /* the answer is brought to its end before its tokens are used up */
+    bool calls;                 /* it has calls of tools: the control id ｜DSML｜ is part of it */
+    bool opens;                 /* it begins behind the first ｜DSML｜ that stands behind a bracket; before that the answer is free */
 };
 
 /* What is asked. Strings are borrowed. */

@@ -101,15 +101,10 @@ static uint64_t memory_tenant(uint64_t tenant, uint64_t cache)
 static di_status refuse_unsupported(const struct di_chat *c, int32_t n_samples, di_error *err)
 {
     int64_t n = n_samples ? n_samples : 1;
-    static const enum di_constraint_kind masks[] = {DI_CONSTRAIN_REGEX, DI_CONSTRAIN_GRAMMAR, DI_CONSTRAIN_CHOICE, DI_CONSTRAIN_STRUCTURAL};
     if (c->n_images)
         return di_fail(err, DI_ERR_UNSUPPORTED, c->images[0]->path, "images are not supported by this version");
     if (c->document)
         return di_fail(err, DI_ERR_UNSUPPORTED, c->document, "documents are not supported by this version");
-    for (size_t i = 0; c->tools_declared && i < sizeof masks / sizeof *masks; i++)
-        if (c->format.kind == masks[i])
-            return di_fail(err, DI_ERR_UNSUPPORTED, c->format.path,
-                           "a constraint of kind \"%s\" beside tools is not supported by this version", di_constraint_name(masks[i]));
     const struct {
         const char *name;
         bool asked;
