@@ -29,9 +29,10 @@ enum phase {
 struct blanks {
     size_t bytes, breaks;
 };
-#define MOST_BREAKS 2          /* then something else has to follow, */
-#define MOST_BLANKS 64         /* or behind so many bytes with a line break among them, */
-#define MOST_BLANKS_INSIDE 256 /* or without one: perhaps within a string */
+#define MOST_BREAKS 2           /* then something else has to follow, */
+#define MOST_BREAKS_OF_CALLS 16 /* whose values may be any text */
+#define MOST_BLANKS 64          /* or behind so many bytes with a line break among them, */
+#define MOST_BLANKS_INSIDE 256  /* or without one: perhaps within a string */
 
 /* Looks at the way to the end. Those of guesses are taken back. */
 struct look {
@@ -113,7 +114,7 @@ static di_status fail_inside(struct di_follower *f, int64_t position, const di_e
 static void count_blanks(struct di_follower *f, int32_t id)
 {
     struct di_str s = di_vocabulary_token(di_forms_vocabulary(f->forms), (size_t)id);
-    if (!(di_forms_blank(f->forms)[id / 64] >> id % 64 & 1)) {
+    if (!(di_forms_tokens(f->forms, DI_TOKENS_BLANK)[id / 64] >> id % 64 & 1)) {
         f->blanks = (struct blanks){0};
         return;
     }
@@ -428,16 +429,78 @@ static bool mask_of_end(const struct di_follower *f, int64_t position, bool may_
     return true;
 }
 
+/* Unless nothing would be left. */
+static void forbid_set(const struct di_follower *f, enum di_token_set set, bool complete, uint64_t *mask)
+{
+    const uint64_t *tokens = di_forms_tokens(f->forms, set);
+    bool left = complete;
+    for (size_t i = 0; i < f->words && !left; i++)
+        left = mask[i] & ~tokens[i];
+    for (size_t i = 0; i < f->words && left; i++)
+        mask[i] &= ~tokens[i];
+}
+
 /* A model may write white space for ever, and none is needed in front of a document and behind it. */
 static void forbid_blanks(const struct di_follower *f, bool complete, uint64_t *mask)
 {
-    const uint64_t *blank = di_forms_blank(f->forms);
     size_t most = f->blanks.breaks ? MOST_BLANKS : MOST_BLANKS_INSIDE;
     bool within = di_matcher_steps(f->matcher) > 0 && !complete;
-    if (!f->form.json || (within && f->blanks.bytes < most && f->blanks.breaks < MOST_BREAKS))
+    if (f->form.calls ? f->blanks.breaks < MOST_BREAKS_OF_CALLS
+                      : !f->form.json || (within && f->blanks.bytes < most && f->blanks.breaks < MOST_BREAKS))
         return;
-    for (size_t i = 0; i < f->words; i++)
-        mask[i] &= ~blank[i];
+    forbid_set(f, DI_TOKENS_BLANK, complete, mask);
+}
+
+static bool accepts(struct di_matcher *m, const char *text)
+{
+    bool yes = di_matcher_accept_bytes(m, di_str_c(text), NULL) == DI_OK;
+    if (yes)
+        di_matcher_rollback(m, 1);
+    return yes;
+}
+
+/* Is a number complete that the matcher stands in? */
+static bool number_is_complete(struct di_matcher *m)
+{
+    return di_matcher_is_accepting(m) || accepts(m, ",") || accepts(m, "}") || accepts(m, "]");
+}
+
+/* Does a number stand here of which a fraction can be nothing but zeros, or goes on with an exponent only: an integer? */
+static bool is_integer(struct di_matcher *m)
+{
+    bool half = di_matcher_accept_bytes(m, DI_STR(".5"), NULL) == DI_OK, zero, integer = half && !number_is_complete(m);
+    if (integer && (integer = di_matcher_accept_bytes(m, DI_STR("e1"), NULL) == DI_OK)) {
+        integer = number_is_complete(m);
+        di_matcher_rollback(m, 1);
+    }
+    if (half) {
+        di_matcher_rollback(m, 1);
+        return integer;
+    }
+    zero = di_matcher_accept_bytes(m, DI_STR(".0"), NULL) == DI_OK;
+    integer = zero && number_is_complete(m);
+    if (zero)
+        di_matcher_rollback(m, 1);
+    return integer;
+}
+
+static bool has_byte(const struct di_follower *f, const uint64_t *mask, unsigned char byte)
+{
+    int32_t id = di_forms_byte_token(f->forms, byte);
+    return id >= 0 && mask[id / 64] >> id % 64 & 1;
+}
+
+/* Numbers are written as people write them, where that is possible: 2.5e37 and 3.0 are integers by the standard, but few readers take them
+ * for one. Neither a letter nor a quotation mark can come within a number. */
+static void forbid_odd_numbers(const struct di_follower *f, bool complete, uint64_t *mask)
+{
+    bool point = has_byte(f, mask, '.'), exponent = has_byte(f, mask, 'e');
+    if ((!f->form.json && !f->form.calls) || !(point || exponent) || has_byte(f, mask, '"') || has_byte(f, mask, 'a'))
+        return;
+    if (point && is_integer(f->matcher))
+        forbid_set(f, DI_TOKENS_FRACTION, complete, mask);
+    if (exponent)
+        forbid_set(f, DI_TOKENS_EXPONENT, complete, mask);
 }
 
 static di_status mask_form(struct di_follower *f, int64_t position, uint64_t *mask)
@@ -459,6 +522,7 @@ static di_status mask_form(struct di_follower *f, int64_t position, uint64_t *ma
         mask[i] = low | high << 32;
     }
     forbid_blanks(f, may_end, mask);
+    forbid_odd_numbers(f, may_end, mask);
     if (!f->form.calls)
         set_bit(mask, f->mark_id, f->words, false);
     set_ends(f, mask, may_end);

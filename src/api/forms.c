@@ -25,19 +25,31 @@ struct di_forms {
     pthread_mutex_t lock;
     struct di_vocabulary *vocabulary; /* NULL until the first form */
     int32_t byte_tokens[256];
-    uint64_t *blank;
+    uint64_t *sets; /* [DI_TOKEN_SETS][set_words] */
+    size_t set_words;
     struct kept kept[KEPT];
     uint64_t uses;
 };
 
 /* ---------------------------------------------------------------- the vocabulary */
 
-static bool is_blank(struct di_str s)
+static bool has_only(struct di_str s, size_t from, const char *bytes)
 {
-    for (size_t i = 0; i < s.n; i++)
-        if (!strchr(" \t\r\n", s.p[i]) || !s.p[i])
+    for (size_t i = from; i < s.n; i++)
+        if (!s.p[i] || !strchr(bytes, s.p[i]))
             return false;
     return s.n > 0;
+}
+
+static bool is_in_set(struct di_str s, enum di_token_set set)
+{
+    switch (set) {
+    case DI_TOKENS_BLANK: return has_only(s, 0, " \t\r\n");
+    case DI_TOKENS_FRACTION: return has_only(s, 1, "0123456789") && s.p[0] == '.';
+    case DI_TOKENS_EXPONENT: return has_only(s, 1, "+-0123456789") && (s.p[0] == 'e' || s.p[0] == 'E');
+    case DI_TOKEN_SETS: break;
+    }
+    return false;
 }
 
 static bool is_banned(const struct di_text_model *t, size_t id)
@@ -55,16 +67,17 @@ static di_status build_vocabulary(struct di_forms *f, di_error *err)
     if (f->vocabulary)
         return DI_OK;
     struct di_str *tokens = di_calloc(n + 1, sizeof *tokens);
-    if (!f->blank)
-        f->blank = di_calloc(((size_t)f->vocab + 63) / 64, sizeof *f->blank);
-    CHECK(tokens && f->blank, err, DI_ERR_MEMORY, "", "out of memory for a vocabulary");
+    if (!f->sets)
+        f->sets = di_calloc(DI_TOKEN_SETS * f->set_words, sizeof *f->sets);
+    CHECK(tokens && f->sets, err, DI_ERR_MEMORY, "", "out of memory for a vocabulary");
     for (size_t i = 0; i < n; i++) {
         if (di_tokenizer_is_added(t, (int32_t)i) || is_banned(f->text, i))
             continue;
         tokens[i] = di_tokenizer_token_bytes(t, (int32_t)i);
         if (di_str_eqc(tokens[i], DI_TOOL_FORM_MARK)) /* no text has this byte */
             tokens[i] = (struct di_str){0};
-        f->blank[i / 64] |= (uint64_t)is_blank(tokens[i]) << i % 64;
+        for (size_t set = 0; set < DI_TOKEN_SETS; set++)
+            f->sets[set * f->set_words + i / 64] |= (uint64_t)is_in_set(tokens[i], (enum di_token_set)set) << i % 64;
         if (tokens[i].n == 1)
             f->byte_tokens[(unsigned char)tokens[i].p[0]] = (int32_t)i;
     }
@@ -81,9 +94,9 @@ const struct di_vocabulary *di_forms_vocabulary(const struct di_forms *f)
     return f->vocabulary;
 }
 
-const uint64_t *di_forms_blank(const struct di_forms *f)
+const uint64_t *di_forms_tokens(const struct di_forms *f, enum di_token_set set)
 {
-    return f->blank;
+    return f->sets + (size_t)set * f->set_words;
 }
 
 int32_t di_forms_byte_token(const struct di_forms *f, unsigned char byte)
@@ -399,6 +412,7 @@ di_status di_forms_create(const struct di_text_model *text, int vocab, struct di
         return di_fail(err, DI_ERR_MEMORY, "", "out of memory for the forms of answers");
     f->text = text;
     f->vocab = vocab;
+    f->set_words = ((size_t)vocab + 63) / 64;
     for (int i = 0; i < 256; i++)
         f->byte_tokens[i] = -1;
     pthread_mutex_init(&f->lock, NULL);
@@ -412,7 +426,7 @@ void di_forms_destroy(struct di_forms *f)
     for (struct kept *k = f->kept; k < f->kept + KEPT; k++)
         di_grammar_unref(k->grammar);
     di_vocabulary_destroy(f->vocabulary);
-    di_free(f->blank);
+    di_free(f->sets);
     pthread_mutex_destroy(&f->lock);
     di_free(f);
 }

@@ -44,8 +44,10 @@ void di_form_fini(struct di_form *form);
 const struct di_vocabulary *di_forms_vocabulary(const struct di_forms *f);
 /* The token that is this byte, -1: there is none. */
 int32_t di_forms_byte_token(const struct di_forms *f, unsigned char byte);
-/* Bit set of the tokens that are white space of JSON and nothing else, 64 bits a word. */
-const uint64_t *di_forms_blank(const struct di_forms *f);
+/* Bit sets, 64 bits a word: the tokens that are white space of JSON and nothing else; those that are a fraction or an exponent of a number,
+ * or begin one. */
+enum di_token_set { DI_TOKENS_BLANK, DI_TOKENS_FRACTION, DI_TOKENS_EXPONENT, DI_TOKEN_SETS };
+const uint64_t *di_forms_tokens(const struct di_forms *f, enum di_token_set set);
 const struct di_text_model *di_forms_text(const struct di_forms *f);
 int di_forms_vocab(const struct di_forms *f); /* of the model: its rows of logits have so many */
 
