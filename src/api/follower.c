@@ -736,7 +736,7 @@ di_status di_follower_create(const struct di_follower_setup *s, struct di_follow
     f->crew = s->crew;
     f->forms = s->forms;
     f->form = di_form_hold(s->form);
-    f->n_end_ids = s->n_end_ids;
+    f->n_end_ids = s->form->opens && s->n_end_ids ? 1 : s->n_end_ids; /* calls that nobody demanded may be cut by the ids of the request */
     f->ignore_end = s->ignore_end;
     f->min_tokens = s->min_tokens;
     f->n_trigger = s->n_trigger;
