@@ -572,7 +572,13 @@ static void follow_guesses(struct di_follower *f)
         if (guess < 0 || (size_t)guess / 64 >= f->words || (f->masks[i - 1] && !(f->masks[i - 1][guess / 64] >> guess % 64 & 1)) ||
             take_token(f, f->at + i - 1, guess) != DI_OK)
             break;
-        f->status = make_mask(f, i);
+        if (make_mask(f, i) == DI_OK)
+            continue;
+        f->status = f->rows[i] ? DI_OK : f->err.code;
+        f->masks[i] = f->rows[i];
+        if (f->rows[i]) /* should the guess come true, nothing follows it: the row fails by itself */
+            memset(f->rows[i], 0, f->words * sizeof **f->rows);
+        break;
     }
     f->phase = phase;
     f->bound_at = bound_at;
