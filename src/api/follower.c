@@ -36,6 +36,7 @@ struct blanks {
 
 /* Looks at the way to the end. Those of guesses are taken back. */
 struct look {
+    int64_t next;   /* positions before it were looked at */
     int64_t end_at; /* position at which the answer goes to its end, -1: not yet */
     int64_t left;   /* tokens left at which the way is looked at again; -1: never */
     int64_t last_left;
@@ -381,6 +382,22 @@ static bool must_end(struct di_follower *f, int64_t position, int64_t left)
     return false;
 }
 
+/* Every position is looked at once, in order, whether a mask is made for it or not. */
+static void look_at(struct di_follower *f, int64_t position)
+{
+    if (position < f->look.next)
+        return;
+    f->look.next = position + 1;
+    if (f->phase == PHASE_BEFORE && !f->may_end_before && f->n_trigger == 1 && must_end(f, position + 1, f->limit - position - 1))
+        f->look.end_at = position + 1;
+    if (f->phase != PHASE_FORM || !must_end(f, position, f->limit - position) || position < f->look.end_at + (int64_t)f->end.n)
+        return;
+    if (position - f->prompt < f->min_tokens || !di_matcher_is_accepting(f->matcher)) {
+        f->look.end_at = -1; /* it came too early for min_tokens: there will be another one */
+        f->look.left = INT64_MAX;
+    }
+}
+
 /* ---------------------------------------------------------------- masks */
 
 static void set_bit(uint64_t *mask, int32_t id, size_t words, bool on)
@@ -406,8 +423,8 @@ static void mask_only(const struct di_follower *f, uint64_t *mask, int32_t id)
 /* Of the reasoning: no end before the answer itself has begun, and that while there are tokens enough for it. */
 static void mask_before(struct di_follower *f, int64_t position, uint64_t *mask)
 {
-    if (!f->may_end_before && f->n_trigger == 1 && must_end(f, position + 1, f->limit - position - 1)) {
-        f->look.end_at = position + 1;
+    look_at(f, position);
+    if (!f->may_end_before && f->look.end_at == position + 1) {
         mask_only(f, mask, f->trigger[0]);
         return;
     }
@@ -509,12 +526,9 @@ static di_status mask_form(struct di_follower *f, int64_t position, uint64_t *ma
     size_t words = di_mask_words(di_vocabulary_size(v));
     bool may_end = position - f->prompt >= f->min_tokens && di_matcher_is_accepting(f->matcher), any = may_end;
     di_error inner;
-    if (must_end(f, position, f->limit - position)) {
-        if (mask_of_end(f, position, may_end, mask))
-            return DI_OK;
-        if (position >= f->look.end_at)
-            f->look.end_at = -1, f->look.left = INT64_MAX; /* it came too early for min_tokens: there will be another one */
-    }
+    look_at(f, position);
+    if (f->look.end_at >= 0 && mask_of_end(f, position, may_end, mask))
+        return DI_OK;
     if (di_matcher_mask(f->matcher, f->scratch, &inner) != DI_OK)
         return fail_inside(f, position, &inner);
     for (size_t i = 0; i < f->words; i++) {
@@ -590,8 +604,10 @@ static void follow_guesses(struct di_follower *f)
 
 static void read_tokens(struct di_follower *f)
 {
-    for (; f->known < f->at && f->status == DI_OK; f->known++)
+    for (; f->known < f->at && f->status == DI_OK; f->known++) {
+        look_at(f, f->known); /* as a run without guesses does: the masks must not depend on them */
         f->status = take_token(f, f->known, f->tokens[f->known]);
+    }
 }
 
 static void follow(struct di_follower *f)
