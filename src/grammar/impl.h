@@ -306,7 +306,13 @@ bool numbers_accept(struct di_grammar *g, struct typed_site *t, uint32_t state);
 uint32_t **numbers_memo(struct typed_site *t, uint32_t state);
 void numbers_assign(struct typed_site *t, uint32_t state, bool *atoms);
 
+/* json_escape.c: behind a backslash. False: no character can come of it. any: every character may come, nothing is looked at. */
+bool json_escape_begin(struct di_grammar *g, struct node *n, bool any);
+bool json_escape_byte(struct di_grammar *g, struct node *n, unsigned byte);
+
 /* json_machine.c */
+/* A byte of a string's or key's text, without escapes. False: dead. */
+bool json_text_byte(struct di_grammar *g, struct node *n, unsigned byte);
 state_id json_start(struct di_grammar *g, uint32_t schema);
 state_id json_step(struct di_grammar *g, state_id s, unsigned byte);
 bool json_accepts(struct di_grammar *g, state_id s);
