@@ -151,6 +151,10 @@ def test_what_stands_beside_a_form(prog):
     yield "min_tokens" in got[5]["error"]["message"] and "token 1 of the answer" in got[5]["error"]["message"], got[5]
     end = answers(prog, [ask(stop_token_ids=[67], guided_regex="[ab]c+d"), ask(stop_token_ids=[67], guided_regex="aa+b")])  # 67 is "a": an end only
     yield re.fullmatch("bc+d", end[0]["text"]) and "nothing may follow" in end[1]["error"]["message"], end
+    # an end in good time is spelled without ids that end answers (here of "}, the tokenizer's last one)
+    name = {"type": "object", "properties": {"name": {"type": "string", "minLength": 9}}, "required": ["name"]}
+    short = answers(prog, [ask(stop_token_ids=[529], max_tokens=n, **form(name)) for n in range(22, 40, 3)])
+    yield all("text" in r and is_valid(r, name) for r in short), short
     on = answers(prog, [ask(ignore_eos=True, max_tokens=12, guided_choice=["yes"])])[0]
     yield on["text"] == "yes" and len(on["token_ids"]) == 12, on
 

@@ -304,11 +304,20 @@ static bool search_end(struct di_matcher *m, struct di_buf *path, size_t *trials
     return found;
 }
 
-/* The path in tokens: as the tokenizer writes it, or byte by byte. */
+static bool has_end_id(const struct di_follower *f, const struct di_ids *ids)
+{
+    for (size_t i = 0; i < ids->n; i++)
+        if (is_end_id(f, ids->v[i]))
+            return true;
+    return false;
+}
+
+/* The path in tokens, none of which may end the answer: as the tokenizer writes it, or byte by byte. */
 static bool path_ids(const struct di_follower *f, struct di_str path, struct di_ids *ids)
 {
     ids->n = 0;
-    if (!path.n || di_tokenizer_encode(di_forms_text(f->forms)->tokenizer, path, DI_TOKENIZER_PLAIN, ids, NULL) == DI_OK)
+    if (!path.n ||
+        (di_tokenizer_encode(di_forms_text(f->forms)->tokenizer, path, DI_TOKENIZER_PLAIN, ids, NULL) == DI_OK && !has_end_id(f, ids)))
         return true;
     if (!di_ids_reserve(ids, path.n))
         return false;
@@ -318,7 +327,7 @@ static bool path_ids(const struct di_follower *f, struct di_str path, struct di_
             return false;
     }
     ids->n = path.n;
-    return true;
+    return !has_end_id(f, ids);
 }
 
 /* A short way from here to a complete text, as ids; false: none was found. The matcher stays where it is. */
@@ -442,7 +451,8 @@ static bool mask_of_end(const struct di_follower *f, int64_t position, bool may_
     if (i < 0 || i > (int64_t)f->end.n || (i == (int64_t)f->end.n && !may_end))
         return false;
     mask_only(f, mask, i < (int64_t)f->end.n ? f->end.v[i] : -1);
-    set_ends(f, mask, i == (int64_t)f->end.n);
+    if (i == (int64_t)f->end.n)
+        set_ends(f, mask, true);
     return true;
 }
 
