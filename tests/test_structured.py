@@ -159,6 +159,14 @@ def test_what_stands_beside_a_form(prog):
     yield on["text"] == "yes" and len(on["token_ids"]) == 12, on
 
 
+def test_letters_that_numbers_have(prog):
+    """Numbers are written without exponents; a word of a list may be an e."""
+    for schema in ({"enum": ["n", "e", "s", "w"]}, {"type": "object", "properties": {"x": {"const": 1}, "e": {"const": 2}},
+                                                      "additionalProperties": False, "minProperties": 1}):
+        r = answers(prog, [ask(logit_bias={"71": 100}, **form(schema))])[0]  # 71 is "e"
+        yield '"e"' in r["text"] and is_valid(r, schema), r
+
+
 def test_newlines_of_a_form(prog):
     """A newline at the beginning is part of what was asked for."""
     for thinking in ({}, {"thinking": {"type": "enabled"}, "thinking_token_budget": 3}):

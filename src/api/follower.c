@@ -21,7 +21,8 @@ enum phase {
     PHASE_BEFORE, /* the reasoning, or whatever comes before the trigger */
     PHASE_BOUND,  /* the rest of the trigger */
     PHASE_FORM,
-    PHASE_OVER /* an end id was passed that does not end the answer (ignore_end) */
+    PHASE_FREE, /* behind calls that nobody demanded, while min_tokens wants more */
+    PHASE_OVER  /* an end id was passed that does not end the answer (ignore_end) */
 };
 
 /* White space that the answer ends with so far. A line break tells that it stands between the tokens of JSON: within a string it would be
@@ -121,7 +122,7 @@ static void count_blanks(struct di_follower *f, int32_t id)
     }
     f->blanks.bytes += s.n;
     for (size_t i = 0; i < s.n; i++)
-        f->blanks.breaks += s.p[i] != ' ';
+        f->blanks.breaks += s.p[i] != ' ' && !(f->form.calls && s.p[i] == '\t'); /* a text in a call may be a table */
 }
 
 /* Do the tokens up to `position` end with the first k ids of the trigger? */
@@ -174,7 +175,7 @@ static di_status take_token(struct di_follower *f, int64_t position, int32_t id)
     }
     if (f->phase == PHASE_BOUND)
         return take_bound(f, position, id);
-    if (f->phase == PHASE_OVER)
+    if (f->phase == PHASE_OVER || f->phase == PHASE_FREE)
         return DI_OK;
     if (is_end_id(f, id) && di_matcher_is_accepting(f->matcher)) {
         f->phase = PHASE_OVER;
@@ -517,6 +518,12 @@ static bool has_byte(const struct di_follower *f, const uint64_t *mask, unsigned
     return id >= 0 && mask[id / 64] >> id % 64 & 1;
 }
 
+/* Does a number stand here, and not a word of a list? */
+static bool has_exponent(struct di_matcher *m)
+{
+    return (accepts(m, "e+") && accepts(m, "E+")) || (accepts(m, "e-") && accepts(m, "E-"));
+}
+
 /* Numbers are written as people write them, where that is possible: 2.5e37 and 3.0 are integers by the standard, but few readers take them
  * for one. Neither a letter nor a quotation mark can come within a number. */
 static void forbid_odd_numbers(const struct di_follower *f, bool complete, uint64_t *mask)
@@ -526,7 +533,7 @@ static void forbid_odd_numbers(const struct di_follower *f, bool complete, uint6
         return;
     if (point && is_integer(f->matcher))
         forbid_set(f, DI_TOKENS_FRACTION, complete, mask);
-    if (exponent)
+    if (exponent && has_exponent(f->matcher))
         forbid_set(f, DI_TOKENS_EXPONENT, complete, mask);
 }
 
@@ -554,6 +561,10 @@ static di_status mask_form(struct di_follower *f, int64_t position, uint64_t *ma
         any = mask[i] != 0;
     if (any)
         return DI_OK;
+    if (f->form.opens && di_matcher_is_accepting(f->matcher)) {
+        f->phase = PHASE_FREE;
+        return DI_OK;
+    }
     return fail_at(f, position, DI_ERR_FORMAT,
                    position - f->prompt < f->min_tokens && di_matcher_is_accepting(f->matcher)
                        ? "the answer is complete, but min_tokens wants more and nothing may follow"
@@ -564,7 +575,7 @@ static di_status make_mask(struct di_follower *f, int i)
 {
     int64_t position = f->at + i;
     f->masks[i] = NULL;
-    if (f->phase == PHASE_BEFORE && f->form.opens) /* whatever may follow */
+    if (f->phase == PHASE_FREE || (f->phase == PHASE_BEFORE && f->form.opens)) /* whatever may follow */
         return DI_OK;
     if (!f->rows[i])
         f->rows[i] = di_malloc(f->words * sizeof **f->rows);
@@ -574,7 +585,12 @@ static di_status make_mask(struct di_follower *f, int i)
     switch (f->phase) {
     case PHASE_BEFORE: mask_before(f, position, f->rows[i]); return DI_OK;
     case PHASE_BOUND: mask_only(f, f->rows[i], f->trigger[f->bound_at]); return DI_OK;
-    case PHASE_FORM: return mask_form(f, position, f->rows[i]);
+    case PHASE_FORM:
+        if (mask_form(f, position, f->rows[i]) != DI_OK)
+            return f->err.code;
+        f->masks[i] = f->phase == PHASE_FREE ? NULL : f->masks[i];
+        return DI_OK;
+    case PHASE_FREE:
     case PHASE_OVER: break;
     }
     memset(f->rows[i], 0, f->words * sizeof **f->rows);
@@ -589,12 +605,22 @@ static void follow_guesses(struct di_follower *f)
     size_t steps = di_matcher_steps(f->matcher), bound_at = f->bound_at;
     struct look look = f->look;
     struct blanks blanks = f->blanks;
+    struct di_ids end = f->end; /* another one may be found on the way */
+    f->end = (struct di_ids){0};
     for (int i = 1; i < f->n; i++)
         f->masks[i] = NULL;
+    if (f->n > 1 && end.n && !di_ids_reserve(&f->end, end.n))
+        f->status = fail_at(f, f->at, DI_ERR_MEMORY, "out of memory for the end of an answer");
+    if (f->n > 1 && end.n && f->status == DI_OK) {
+        memcpy(f->end.v, end.v, end.n * sizeof *end.v);
+        f->end.n = end.n;
+    }
     for (int i = 1; i < f->n && f->status == DI_OK; i++) {
         int32_t guess = f->tokens[f->at + i - 1];
-        if (guess < 0 || (size_t)guess / 64 >= f->words || (f->masks[i - 1] && !(f->masks[i - 1][guess / 64] >> guess % 64 & 1)) ||
-            take_token(f, f->at + i - 1, guess) != DI_OK)
+        if (guess < 0 || (size_t)guess / 64 >= f->words || (f->masks[i - 1] && !(f->masks[i - 1][guess / 64] >> guess % 64 & 1)))
+            break;
+        f->status = take_token(f, f->at + i - 1, guess); /* an error is a limit or memory: the grammar stays closed */
+        if (f->status != DI_OK)
             break;
         if (make_mask(f, i) == DI_OK)
             continue;
@@ -604,6 +630,8 @@ static void follow_guesses(struct di_follower *f)
             memset(f->rows[i], 0, f->words * sizeof **f->rows);
         break;
     }
+    di_ids_fini(&f->end);
+    f->end = end;
     f->phase = phase;
     f->bound_at = bound_at;
     f->blanks = blanks;
@@ -612,10 +640,25 @@ static void follow_guesses(struct di_follower *f)
         di_matcher_rollback(f->matcher, di_matcher_steps(f->matcher) - steps);
 }
 
+/* Was an end decided that the token at `position` does not follow? So it is where a branch takes over tokens of an answer that had more left. */
+static bool leaves_end(const struct di_follower *f, int64_t position)
+{
+    int64_t i = position - f->look.end_at;
+    if (f->look.end_at < 0)
+        return false;
+    if (f->phase == PHASE_BEFORE)
+        return i == -1 && f->tokens[position] != f->trigger[0];
+    return i >= 0 && i < (int64_t)f->end.n && f->tokens[position] != f->end.v[i];
+}
+
 static void read_tokens(struct di_follower *f)
 {
     for (; f->known < f->at && f->status == DI_OK; f->known++) {
         look_at(f, f->known); /* as a run without guesses does: the masks must not depend on them */
+        if (leaves_end(f, f->known)) {
+            f->look.end_at = -1;
+            f->look.left = INT64_MAX;
+        }
         f->status = take_token(f, f->known, f->tokens[f->known]);
     }
 }

@@ -183,6 +183,34 @@ static void test_branch_of_its_own(void **state)
     assert_int_equal(branch.text[strlen(branch.text) - 1], '!');
 }
 
+/* A branch that may take fewer tokens comes to its end in good time, though the answer so far would have had to go there before. */
+static void test_branch_with_few_tokens(void **state)
+{
+    (void)state;
+    for (int few = 6; few <= 24; few += 6) {
+        struct answer parent, branch = {0};
+        struct ask q;
+        di_submission f;
+        di_sampling_options own;
+        ask(&q, "A city and its people.", "json", OBJECT, &parent);
+        di_request_id id = submit(&q);
+        while (parent.n < 9)
+            steps(1);
+        di_sampling_options_init(&own, sizeof own);
+        own.seed = 99;
+        own.max_tokens = few;
+        di_submission_init(&f, sizeof f);
+        f.sampling = &own;
+        f.on_output = take;
+        f.user = &branch;
+        assert_int_equal(di_engine_fork(engine, id, &f, NULL, NULL), DI_OK);
+        run();
+        assert_int_equal(branch.error.code, DI_OK);
+        assert_int_equal(branch.finished, 1);
+        assert_true(branch.n <= few);
+    }
+}
+
 /* A better priority takes the only place; who gave way starts again and says the same. */
 static void test_preemption(void **state)
 {
@@ -372,9 +400,10 @@ static void test_closing(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_branches),       cmocka_unit_test(test_branch_of_its_own), cmocka_unit_test(test_preemption),
-        cmocka_unit_test(test_cached_prompts), cmocka_unit_test(test_no_memory),         cmocka_unit_test(test_many_forms),
-        cmocka_unit_test(test_triggers),       cmocka_unit_test(test_refusals),          cmocka_unit_test(test_closing),
+        cmocka_unit_test(test_branches),   cmocka_unit_test(test_branch_of_its_own), cmocka_unit_test(test_branch_with_few_tokens),
+        cmocka_unit_test(test_preemption), cmocka_unit_test(test_cached_prompts),    cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_many_forms), cmocka_unit_test(test_triggers),          cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_closing),
     };
     return cmocka_run_group_tests(tests, open_engine, close_engine);
 }

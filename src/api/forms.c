@@ -284,12 +284,13 @@ static void add_expression(struct di_buf *b, struct di_str s)
 {
     di_buf_addc(b, '/');
     for (size_t i = 0; i < s.n; i++) {
-        if (s.p[i] == '\\' && i + 1 < s.n)
+        bool escaped = s.p[i] == '\\' && i + 1 < s.n;
+        if (escaped)
             di_buf_addc(b, s.p[i++]);
         else if (s.p[i] == '/')
             di_buf_addc(b, '\\');
         if (s.p[i] == '\n')
-            di_buf_adds(b, "\\n");
+            di_buf_adds(b, escaped ? "n" : "\\n");
         else
             di_buf_addc(b, s.p[i]);
     }
@@ -316,7 +317,9 @@ static di_status add_content(const struct di_constraint *c, struct di_buf *b, di
         if (object)
             di_json_write_compact(b, c->schema);
         else
-            di_buf_adds(b, c->kind == DI_CONSTRAIN_JSON ? "{\"type\":\"object\"}" : "{}");
+            di_buf_adds(b, c->kind == DI_CONSTRAIN_JSON                                 ? "{\"type\":\"object\"}"
+                           : di_json_is(c->schema, DI_JSON_BOOL) && !c->schema->boolean ? "{\"not\":{}}"
+                                                                                        : "{}");
     }
     return DI_OK;
 }
@@ -353,7 +356,9 @@ static di_status form_of_tools(struct di_forms *f, const struct di_chat *chat, s
         TRY(add_content(c, &content, err));
     for (int i = 0; i < 2; i++) { /* as they are; then without what cannot be enforced */
         di_buf_clear(&text);
-        TRY(di_tool_form_write(chat, start, di_buf_str(&content), i ? can_be_enforced : NULL, &wish, &text, err));
+        status = di_tool_form_write(chat, start, di_buf_str(&content), i ? can_be_enforced : NULL, &wish, &text, err);
+        if (status != DI_OK)
+            break;
         wish.text = di_buf_str(&text);
         status = di_form_make(f, &wish, out, err);
         if (status == DI_OK || status == DI_ERR_MEMORY)

@@ -2,12 +2,15 @@
 #include "api/tool_form.h"
 
 #define D DI_TOOL_FORM_MARK
+#define MOST_PARAMETERS 3000  /* of a tool; and names that it requires */
+#define MOST_BYTES (4u << 20) /* of the grammar; and of schemas that were tried on the way */
 
 struct writer {
     const struct di_chat *chat;
     di_tool_form_try *try;
     void *ctx;
     struct di_buf *out;
+    size_t schemas; /* bytes */
     di_error *err;
 };
 
@@ -45,7 +48,8 @@ static bool has_only(const struct di_json *schema, const char *const *keywords, 
     return true;
 }
 
-static const char *const notes[] = {"type", "description", "title", "default", "examples", "deprecated", "enum"};
+static const char *const notes[] = {"type",       "description", "title",     "default",  "examples",
+                                    "deprecated", "readOnly",    "writeOnly", "$comment", "enum"};
 
 static bool is_string_enum(const struct di_json *list)
 {
@@ -77,6 +81,17 @@ static bool is_string_only(const struct di_json *schema)
     return (di_json_is(type, DI_JSON_STRING) && di_str_eqc(type->text, "string")) || (!type && is_string_enum(list));
 }
 
+static bool has_reference(const struct di_json *v)
+{
+    if (di_json_is(v, DI_JSON_OBJECT) && (di_json_get(v, "$ref") || di_json_get(v, "$dynamicRef") || di_json_get(v, "$recursiveRef")))
+        return true;
+    if (di_json_is(v, DI_JSON_OBJECT) || di_json_is(v, DI_JSON_ARRAY))
+        for (const struct di_json *m = v->child; m; m = m->next)
+            if (has_reference(m))
+                return true;
+    return false;
+}
+
 /* The parameter's schema as a document of its own: what its references name is in front. */
 static void write_schema(struct di_buf *b, const struct di_json *root, const struct di_json *schema)
 {
@@ -87,7 +102,8 @@ static void write_schema(struct di_buf *b, const struct di_json *root, const str
     }
     di_buf_addc(b, '{');
     size_t n = 0;
-    for (size_t i = 0; i < sizeof places / sizeof *places; i++)
+    bool refers = has_reference(schema);
+    for (size_t i = 0; refers && i < sizeof places / sizeof *places; i++)
         if (di_json_get(root, places[i]) && !di_json_get(schema, places[i])) {
             di_buf_addf(b, "%s\"%s\":", n++ ? "," : "", places[i]);
             di_json_write_compact(b, di_json_get(root, places[i]));
@@ -112,6 +128,7 @@ static void write_json_value(struct writer *w, const struct di_chat_tool *t, con
     di_buf_adds(w->out, "\"false\\\">\" %json ");
     di_buf_addv(w->out, plain ? DI_STR("{}") : di_buf_str(&text));
     w->out->failed = w->out->failed || text.failed;
+    w->schemas += text.n;
     di_buf_fini(&text);
 }
 
@@ -156,16 +173,21 @@ static bool can_be_said(struct di_str name)
     return name.n > 0;
 }
 
-/* Rules h (none so far) and t (some so far) for the parameters from the k-th on. */
-static void write_rest(struct writer *w, size_t tool, size_t k, size_t n, bool required)
+/* Rules h (none so far: not behind a required one) and t (some so far) for the parameters from the k-th on. */
+static void write_rest(struct writer *w, size_t tool, size_t k, size_t n, bool required, bool none_so_far)
 {
     const char *again = k + 1 < n ? " " : "";
-    di_buf_addf(w->out, "h%zu_%zu: p%zu_%zu", tool, k, tool, k);
-    if (k + 1 < n)
-        di_buf_addf(w->out, " t%zu_%zu", tool, k + 1);
-    if (k + 1 < n && !required)
-        di_buf_addf(w->out, " | h%zu_%zu", tool, k + 1);
-    di_buf_addf(w->out, "\nt%zu_%zu: (\"\\n\" p%zu_%zu)%s%s", tool, k, tool, k, required ? "" : "?", again);
+    if (none_so_far) {
+        di_buf_addf(w->out, "h%zu_%zu: p%zu_%zu", tool, k, tool, k);
+        if (k + 1 < n)
+            di_buf_addf(w->out, " t%zu_%zu", tool, k + 1);
+        if (k + 1 < n && !required)
+            di_buf_addf(w->out, " | h%zu_%zu", tool, k + 1);
+        di_buf_addc(w->out, '\n');
+    }
+    if (k == 0)
+        return;
+    di_buf_addf(w->out, "t%zu_%zu: (\"\\n\" p%zu_%zu)%s%s", tool, k, tool, k, required ? "" : "?", again);
     if (k + 1 < n)
         di_buf_addf(w->out, "t%zu_%zu", tool, k + 1);
     di_buf_addc(w->out, '\n');
@@ -187,6 +209,18 @@ static bool takes_anything(const struct di_chat_tool *t)
     return !t->custom && (!p || !p->count) && !(di_json_is(more, DI_JSON_BOOL) && !more->boolean) && !t->strict;
 }
 
+static bool is_too_long(const struct di_json *list)
+{
+    return list && list->count > MOST_PARAMETERS;
+}
+
+static di_status check_bytes(const struct writer *w)
+{
+    return w->out->n <= MOST_BYTES && w->schemas <= MOST_BYTES
+               ? DI_OK
+               : di_fail(w->err, DI_ERR_LIMIT, "tools", "the schemas of the tools take more than %u MiB in a grammar", MOST_BYTES >> 20);
+}
+
 static di_status write_tool(struct writer *w, const struct di_chat_tool *t, size_t tool)
 {
     static const struct di_json text_type = {.type = DI_JSON_STRING, .key = {"type", 4}, .text = {"string", 6}};
@@ -194,7 +228,11 @@ static di_status write_tool(struct writer *w, const struct di_chat_tool *t, size
     const struct di_json input = {.type = DI_JSON_OBJECT, .key = {"input", 5}, .count = 1, .child = &type};
     const struct di_json *properties = t->custom ? NULL : di_json_get(t->parameters, "properties");
     size_t n = 0, k = 0;
-    bool any_required = t->custom;
+    bool any_required = t->custom, none_so_far = true;
+    di_status status = DI_OK;
+    if (is_too_long(properties) || is_too_long(di_json_get(t->parameters, "required")))
+        return di_fail(w->err, DI_ERR_LIMIT, "tools", "the tool \"%.*s\" has more than %d parameters", (int)t->name.n, t->name.p,
+                       MOST_PARAMETERS);
     for (const struct di_json *p = properties ? properties->child : NULL; p; p = p->next) {
         bool required = is_required(t->parameters, p->key);
         if (!can_be_said(p->key) && (t->strict || required))
@@ -214,15 +252,20 @@ static di_status write_tool(struct writer *w, const struct di_chat_tool *t, size
     di_buf_adds(w->out, "\"\\n</" D " invoke>\"\n");
     if (t->custom) {
         write_parameter(w, t, tool, 0, &input);
-        write_rest(w, tool, 0, 1, true);
+        write_rest(w, tool, 0, 1, true, true);
     }
     for (const struct di_json *p = properties ? properties->child : NULL; p; p = p->next)
         if (can_be_said(p->key)) {
+            bool required = is_required(t->parameters, p->key);
             write_parameter(w, t, tool, k, p);
-            write_rest(w, tool, k, n, is_required(t->parameters, p->key));
+            write_rest(w, tool, k, n, required, none_so_far);
+            none_so_far = none_so_far && !required;
             k++;
+            TRY(check_bytes(w));
         }
-    return DI_OK;
+    TRY(check_bytes(w));
+out:
+    return status;
 }
 
 di_status di_tool_form_write(const struct di_chat *chat, enum di_tool_form_start start, struct di_str content, di_tool_form_try *try,
@@ -230,7 +273,7 @@ di_status di_tool_form_write(const struct di_chat *chat, enum di_tool_form_start
 {
     static const char *const starts[] = {
         [DI_TOOL_FORM_BLOCK] = "\"\\n\\n<" D " calls>\\n\" ", [DI_TOOL_FORM_MARKED] = "\" calls>\\n\" ", [DI_TOOL_FORM_OPENED] = ""};
-    struct writer w = {chat, try, ctx, out, err};
+    struct writer w = {.chat = chat, .try = try, .ctx = ctx, .out = out, .err = err};
     size_t tool = 0;
     di_status status = DI_OK;
     di_buf_addf(out, "start: %sc%s", starts[start], chat->single_call ? "" : " (\"\\n\" c)*");

@@ -661,6 +661,7 @@ static void end_all(struct di_core *e, const di_error *err)
 static void enter_cursor_rows(struct di_core *e, struct slot *s, const struct di_launch_chunk *c)
 {
     e->stats.decode_rows += (uint64_t)(c->n_computed - 1);
+    s->n_touched = c->pos0 + c->n_computed > s->n_touched ? c->pos0 + c->n_computed : s->n_touched;
     if (c->pos0 > s->n_computed && s->state == SLOT_LEAVING && s->over)
         return;
     int64_t under_way = s->n_rows - (c->pos0 + 1);
@@ -673,7 +674,7 @@ static void take_back(struct di_core *e, struct slot *s, const struct di_launch_
 {
     bool cursor = c->kind == DI_ROWS_OF_CURSOR;
     s->n_rows -= cursor ? 1 : c->n;
-    s->n_written -= c->n;
+    s->n_written = s->n_written - c->n > s->n_touched ? s->n_written - c->n : s->n_touched;
     if (!cursor)
         e->stats.prompt_rows -= (uint64_t)c->n;
 }

@@ -51,6 +51,7 @@ struct slot {
     int64_t n_rows;     /* positions launched; of launches from the cursor that are not done, one each: as many are certain */
     int64_t n_computed; /* of these, positions whose launch is done */
     int64_t n_written;  /* positions that launches may have written so far: rows of guesses too */
+    int64_t n_touched;  /* of these, what launches that are done have written from the cursor on */
     int64_t common;     /* other requests shared the prefix so far, but left no state there; 0 = no such row */
     int64_t right_from; /* of its rings, see di_reuse_start */
     int64_t save_at;    /* the next row before which its state is to be saved, 0 = none; the launches pause there */

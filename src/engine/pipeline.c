@@ -234,6 +234,11 @@ static void keep_tokens(struct di_pipeline *p, struct di_launch *l, struct di_la
     }
     for (bool stays = n > 0; stays; at++) {
         const struct di_sample_result *r = &results[c->n_tokens++];
+        if (r->status != DI_OK &&
+            c->n_tokens > 1) { /* asked again without a guess before it: then the error is the same as without guesses */
+            c->n_tokens--;
+            break;
+        }
         slot->ended = r->status != DI_OK;
         if (slot->ended)
             break;

@@ -14,6 +14,8 @@ di_status di_draft_check(const struct di_checkpoint *ck, di_error *err)
         return di_fail(err, ck->draft_fault.code, ck->draft_fault.where, "%s", ck->draft_fault.message);
     CHECK(c->dspark_block_size <= DI_MAX_DRAFTS, err, DI_ERR_UNSUPPORTED, ck->dir,
           "dspark_block_size is %d, drafts of more than %d tokens are not supported", c->dspark_block_size, DI_MAX_DRAFTS);
+    CHECK(c->n_dspark_targets <= c->hc_mult, err, DI_ERR_UNSUPPORTED, ck->dir, "%d target layers of the draft are more than hc_mult, %d",
+          c->n_dspark_targets, c->hc_mult); /* their features are gathered where the streams lie */
     CHECK(c->dspark_markov_rank % 16 == 0, err, DI_ERR_UNSUPPORTED, ck->dir, "dspark_markov_rank is %d, which is no multiple of 16",
           c->dspark_markov_rank);
     for (int s = c->num_hidden_layers; s < c->num_hidden_layers + c->num_nextn_predict_layers; s++)
