@@ -347,7 +347,7 @@ def test_large_bodies_hold_up_nobody(program):
 
 def test_large_prompts_of_one_request(program):
     """While they are rendered and tokenized the loop answers at once, and who left has no time spent on the prompts that are left."""
-    text = " " * (40000 if program.sanitized else 300000)  # which tokenizes slowly, but is read fast
+    text = " " * (20000 if program.sanitized else 600000)  # which tokenizes slowly, but is read fast
     request = post_request("/v1/completions", {"prompt": [text] * 8, "max_tokens": 1})
     with Server(program) as s:
 
@@ -368,7 +368,8 @@ def test_large_prompts_of_one_request(program):
         stayed = time.monotonic() - start
         rendered.join()
         c.close()
-        yield answer[0].status == 400 and "maximum context length" in answer[0].error(), answer
+        fits = program.sanitized
+        yield answer[0].status == 200 if fits else answer[0].status == 400 and "maximum context length" in answer[0].error(), answer
         waited.sort()
         print(f"   /health while {stayed:.1f} s of prompts are read: {len(waited)} times, median {waited[len(waited) // 2] * 1e3:.1f} ms, "
               f"at most {waited[-1] * 1e3:.1f} ms")
