@@ -21,7 +21,7 @@ enum phase {
     PHASE_BEFORE, /* the reasoning, or whatever comes before the trigger */
     PHASE_BOUND,  /* the rest of the trigger */
     PHASE_FORM,
-    PHASE_FREE, /* behind calls that nobody demanded, while min_tokens wants more */
+    PHASE_FREE, /* calls that nobody demanded: behind them while min_tokens wants more, or where forced ids are none of theirs */
     PHASE_OVER  /* an end id was passed that does not end the answer (ignore_end) */
 };
 
@@ -181,8 +181,12 @@ static di_status take_token(struct di_follower *f, int64_t position, int32_t id)
         f->phase = PHASE_OVER;
         return DI_OK;
     }
-    if (di_matcher_accept_token(f->matcher, id, &inner) != DI_OK)
-        return fail_inside(f, position, &inner);
+    if (di_matcher_accept_token(f->matcher, id, &inner) != DI_OK) {
+        if (!f->form.opens || inner.code != DI_ERR_INVALID)
+            return fail_inside(f, position, &inner);
+        f->phase = PHASE_FREE; /* it was forced, and no form was asked for */
+        return DI_OK;
+    }
     count_blanks(f, id);
     return DI_OK;
 }
