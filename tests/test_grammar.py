@@ -15,7 +15,7 @@ import re
 import subprocess
 import sys
 
-# also run with sanitizers
+# also run with sanitizers (not run under TSan: no threads)
 DRAFT_4, DRAFT_7, DRAFT_2019, DRAFT_2020 = ("http://json-schema.org/draft-04/schema#", "http://json-schema.org/draft-07/schema#",
                                             "https://json-schema.org/draft/2019-09/schema", "https://json-schema.org/draft/2020-12/schema")
 

@@ -245,7 +245,7 @@ def forks(count, library):
     with tempfile.NamedTemporaryFile("w", suffix=".py") as script:
         script.write(FORKS)
         script.flush()
-        run = subprocess.run([sys.executable, script.name, library, NANO], env={**os.environ, "PYTHONPATH": PACKAGE}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        run = subprocess.run([sys.executable, "-u", script.name, library, NANO], env={**os.environ, "PYTHONPATH": PACKAGE}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                              text=True, timeout=200, check=False)
     lines = [line for line in run.stdout.splitlines() if re.fullmatch(r"[a-z', ]+ -?\d+", line)]
     count.group("forked processes", [(line.endswith(" 0"), (line, run.stdout[-1500:])) for line in lines] + [(len(lines) == 17 and run.returncode == 0, run.stdout[-1500:])])

@@ -1,7 +1,7 @@
 """Answers that have a form: what is asked for is what comes, whatever runs beside it; what cannot be enforced is refused by name.
 
     python tests/test_structured.py --binary build/deepinfer [--count 120] [--filter TEXT]
-also run with sanitizers: --short
+also run with sanitizers: --short (not run under TSan: no threads that form_test does not have)
 """
 import argparse
 import json
