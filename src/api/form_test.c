@@ -156,27 +156,33 @@ static void test_branches(void **state)
     }
 }
 
+/* A branch with a seed and a limit of its own. */
+static void fork_with(di_request_id id, int max_tokens, struct answer *branch)
+{
+    di_submission f;
+    di_sampling_options own;
+    di_sampling_options_init(&own, sizeof own);
+    own.seed = 99;
+    own.max_tokens = max_tokens;
+    di_submission_init(&f, sizeof f);
+    f.sampling = &own;
+    f.on_output = take;
+    f.user = branch;
+    assert_int_equal(di_engine_fork(engine, id, &f, NULL, NULL), DI_OK);
+}
+
 /* With other sampling the branch says something else, of the same form. */
 static void test_branch_of_its_own(void **state)
 {
     struct answer parent, branch = {0};
     struct ask q;
-    di_submission f;
-    di_sampling_options own;
     (void)state;
     ask(&q, "Letters: ", "regex", "[a-z]{12}[0-9]{6}!", &parent);
     di_request_id id = submit(&q);
     while (parent.n < 4)
         steps(1);
     size_t text = strlen(parent.text);
-    di_sampling_options_init(&own, sizeof own);
-    own.seed = 99;
-    own.max_tokens = 60;
-    di_submission_init(&f, sizeof f);
-    f.sampling = &own;
-    f.on_output = take;
-    f.user = &branch;
-    assert_int_equal(di_engine_fork(engine, id, &f, NULL, NULL), DI_OK);
+    fork_with(id, 60, &branch);
     run();
     assert_int_equal(strlen(parent.text), 19);
     assert_int_equal(strlen(branch.text) + text, 19);
@@ -190,20 +196,11 @@ static void test_branch_with_few_tokens(void **state)
     for (int few = 6; few <= 24; few += 6) {
         struct answer parent, branch = {0};
         struct ask q;
-        di_submission f;
-        di_sampling_options own;
         ask(&q, "A city and its people.", "json", OBJECT, &parent);
         di_request_id id = submit(&q);
         while (parent.n < 9)
             steps(1);
-        di_sampling_options_init(&own, sizeof own);
-        own.seed = 99;
-        own.max_tokens = few;
-        di_submission_init(&f, sizeof f);
-        f.sampling = &own;
-        f.on_output = take;
-        f.user = &branch;
-        assert_int_equal(di_engine_fork(engine, id, &f, NULL, NULL), DI_OK);
+        fork_with(id, few, &branch);
         run();
         assert_int_equal(branch.error.code, DI_OK);
         assert_int_equal(branch.finished, 1);

@@ -13,8 +13,9 @@
 struct options {
     struct di_load_options load;
     const char *system, *effort;
-    int64_t max_tokens, top_k, seed;
-    double temperature, top_p, min_p;
+    struct di_truncation_options truncation;
+    int64_t max_tokens, seed;
+    double temperature;
     bool thinking;
 };
 
@@ -47,28 +48,7 @@ static const struct di_option table[] = {
      .metavar = "N",
      .help = "Longest answer, reasoning included."},
     {.name = "temperature", .type = DI_OPT_DOUBLE, .offset = AT(temperature), .max = 2, .metavar = "T", .help = "0 is greedy; default 1."},
-    {.name = "top-p",
-     .type = DI_OPT_DOUBLE,
-     .offset = AT(top_p),
-     .min = 1e-9,
-     .max = 1,
-     .metavar = "P",
-     .help = "Sample from the likeliest tokens that together have probability P."},
-    {.name = "top-k",
-     .type = DI_OPT_INT,
-     .offset = AT(top_k),
-     .def = "0",
-     .min = -1,
-     .max = 1 << 30,
-     .metavar = "K",
-     .help = "Sample from the K likeliest tokens; 0 is all."},
-    {.name = "min-p",
-     .type = DI_OPT_DOUBLE,
-     .offset = AT(min_p),
-     .def = "0",
-     .max = 1,
-     .metavar = "P",
-     .help = "Drop tokens with less than P times the largest probability."},
+    {.type = DI_OPT_TABLE, .offset = offsetof(struct options, truncation), .table = &di_truncation_table},
     {.name = "seed",
      .type = DI_OPT_INT,
      .offset = AT(seed),
@@ -209,9 +189,9 @@ static di_status answer(struct chat *c, di_error *err)
     di_status status = DI_OK;
     di_request_defaults_init(&d, sizeof d);
     d.temperature = c->o->temperature;
-    d.top_p = c->o->top_p;
-    d.min_p = c->o->min_p;
-    d.top_k = c->o->top_k;
+    d.top_p = c->o->truncation.top_p;
+    d.min_p = c->o->truncation.min_p;
+    d.top_k = c->o->truncation.top_k;
     d.seed = (int64_t)(((uint64_t)c->o->seed + (uint64_t)c->turn++) & INT64_MAX);
     d.max_tokens = c->o->max_tokens > 0 ? c->o->max_tokens : 0;
     di_buf_adds(&text, "{\"messages\":[");

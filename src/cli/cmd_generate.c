@@ -20,8 +20,9 @@ struct options {
     const char *prompt, *input, *output, *format;
     struct di_str_list stop, choice;
     const char *json_schema, *regex, *grammar;
-    int64_t max_tokens, top_k, seed;
-    double temperature, top_p, min_p;
+    struct di_truncation_options truncation;
+    int64_t max_tokens, seed;
+    double temperature;
     bool raw, resume, thinking, stats;
 };
 
@@ -69,28 +70,7 @@ static const struct di_option table[] = {
      .max = 2,
      .metavar = "T",
      .help = "0 is greedy. This and the next four: where the request does not say."},
-    {.name = "top-p",
-     .type = DI_OPT_DOUBLE,
-     .offset = AT(top_p),
-     .min = 1e-9,
-     .max = 1,
-     .metavar = "P",
-     .help = "Sample from the likeliest tokens that together have probability P."},
-    {.name = "top-k",
-     .type = DI_OPT_INT,
-     .offset = AT(top_k),
-     .def = "0",
-     .min = -1,
-     .max = 1 << 30,
-     .metavar = "K",
-     .help = "Sample from the K likeliest tokens; 0 or -1 is all."},
-    {.name = "min-p",
-     .type = DI_OPT_DOUBLE,
-     .offset = AT(min_p),
-     .def = "0",
-     .max = 1,
-     .metavar = "P",
-     .help = "Drop tokens with less than P times the largest probability."},
+    {.type = DI_OPT_TABLE, .offset = offsetof(struct options, truncation), .table = &di_truncation_table},
     {.name = "seed",
      .type = DI_OPT_INT,
      .offset = AT(seed),
@@ -547,9 +527,9 @@ static int run_generate(const void *options)
     di_request_defaults_init(&r.defaults, sizeof r.defaults);
     r.defaults.thinking = o->thinking;
     r.defaults.temperature = o->temperature;
-    r.defaults.top_p = o->top_p;
-    r.defaults.min_p = o->min_p;
-    r.defaults.top_k = o->top_k;
+    r.defaults.top_p = o->truncation.top_p;
+    r.defaults.min_p = o->truncation.min_p;
+    r.defaults.top_k = o->truncation.top_k;
     r.defaults.seed = o->seed;
     r.defaults.max_tokens = o->max_tokens > 0 ? o->max_tokens : 0;
     di_status status = run_all(&r, &err);

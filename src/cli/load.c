@@ -118,8 +118,35 @@ static const struct di_option reuse_rows[] = {
      .help = "Guessed tokens of an answer that a step verifies with --draft static; 0 is as many as the draft makes."},
 };
 #undef AT
+#define AT(field) offsetof(struct di_truncation_options, field)
+static const struct di_option truncation_rows[] = {
+    {.name = "top-p",
+     .type = DI_OPT_DOUBLE,
+     .offset = AT(top_p),
+     .min = 1e-9,
+     .max = 1,
+     .metavar = "P",
+     .help = "Sample from the likeliest tokens that together have probability P."},
+    {.name = "top-k",
+     .type = DI_OPT_INT,
+     .offset = AT(top_k),
+     .def = "0",
+     .min = -1,
+     .max = 1 << 30,
+     .metavar = "K",
+     .help = "Sample from the K likeliest tokens; 0 or -1 is all."},
+    {.name = "min-p",
+     .type = DI_OPT_DOUBLE,
+     .offset = AT(min_p),
+     .def = "0",
+     .max = 1,
+     .metavar = "P",
+     .help = "Drop tokens with less than P times the largest probability."},
+};
+#undef AT
 const struct di_option_table di_load_table = {load_rows, sizeof load_rows / sizeof *load_rows};
 const struct di_option_table di_reuse_table = {reuse_rows, sizeof reuse_rows / sizeof *reuse_rows};
+const struct di_option_table di_truncation_table = {truncation_rows, sizeof truncation_rows / sizeof *truncation_rows};
 
 /* Resident bytes of the process so far: program, libraries, tokenizer. 0 where /proc is missing. */
 static uint64_t resident(void)

@@ -18,6 +18,13 @@ struct di_load_options {
 /* Their table, and further rows for commands whose requests may share prefixes. Commands set other defaults by DI_OPT_PRESET. */
 extern const struct di_option_table di_load_table, di_reuse_table;
 
+/* Which tokens of a distribution are left, for commands whose options are the defaults of requests. */
+struct di_truncation_options {
+    int64_t top_k;
+    double top_p, min_p;
+};
+extern const struct di_option_table di_truncation_table;
+
 /* What these options mean for an engine; `config` is initialised. Strings are borrowed. */
 void di_load_config(const struct di_load_options *o, di_engine_config *config);
 /* DI_ERR_UNSUPPORTED for a back end that this build does not have. */
